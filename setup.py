@@ -1,0 +1,49 @@
+"""Packaging of keras_sslhsic: metadata, version ranges, extras and the command line."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = (HERE / "keras_sslhsic" / "version.py").read_text().split('"')[1]
+
+setup(
+    name="keras_sslhsic",
+    version=VERSION,
+    description="SSL-HSIC (self-supervised learning with kernel dependence maximisation) for Keras and TensorFlow",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    packages=find_packages(include=["keras_sslhsic", "keras_sslhsic.*"]),
+    package_data={"keras_sslhsic": ["py.typed", "data/files/*", "zoo/files/*"]},
+    python_requires=">=3.10,<3.14",
+    install_requires=[
+        # 2.21 computes wrong values under XLA on CPU for the fused augmentation.
+        "tensorflow>=2.20,<2.21",
+        "keras>=3.10",
+        "tensorflow-probability>=0.25,<0.26",
+        "tf-keras>=2.20,<2.21",
+        "tensorflow-datasets>=4.9.9",
+        "numpy>=2.0",
+        "scipy>=1.13",
+        "scikit-learn>=1.5",
+        "ml-collections>=1.0",
+        "absl-py>=2.1",
+        "matplotlib>=3.8",
+        "tensorboard>=2.20,<2.21",
+        "pillow>=10.3",
+        "tqdm>=4.66",
+    ],
+    extras_require={
+        "dev": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.9", "mypy>=1.13", "build>=1.2"],
+    },
+    entry_points={"console_scripts": ["keras-sslhsic = keras_sslhsic.cli:main"]},
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+    keywords="self-supervised learning HSIC kernel keras tensorflow",
+)
