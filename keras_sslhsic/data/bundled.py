@@ -1,0 +1,52 @@
+"""The data set inside the package: a balanced subset of Fashion-MNIST."""
+
+import hashlib
+import io
+from pathlib import Path
+
+import numpy as np
+
+CLASS_NAMES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+SHA256 = "e660a8b4b450521f8da60b026887d0c13aa9c85f049607f1726b95879e035de8"
+_FILE = Path(__file__).parent / "files" / "fashion_mnist_subset.npz"
+
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+def load() -> tuple[Arrays, Arrays]:
+    """Loads the bundled images: 1,000 training and 200 test images of each of ten classes of clothing.
+
+    The images are those of Fashion-MNIST (Xiao, Rasul, Vollgraf, arXiv:1708.07747; MIT licence), chosen by a fixed
+    seed. The names of the classes are in `CLASS_NAMES`.
+
+        (x_train, y_train), (x_test, y_test) = bundled.load()
+
+    Returns:
+        `(x_train, y_train), (x_test, y_test)`: images uint8 [10000, 28, 28, 1] and [2000, 28, 28, 1] in [0, 255],
+        labels int64 [10000] and [2000] in 0..9.
+
+    Raises:
+        OSError: the file is missing, or its SHA-256 is not the expected one.
+    """
+    content = _FILE.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != SHA256:
+        raise OSError(
+            f"{_FILE} is damaged: its SHA-256 is {digest}, expected {SHA256}. Install keras_sslhsic again."
+        )
+    with np.load(io.BytesIO(content)) as arrays:
+        return (
+            (arrays["x_train"], arrays["y_train"].astype(np.int64)),
+            (arrays["x_test"], arrays["y_test"].astype(np.int64)),
+        )
