@@ -1,0 +1,114 @@
+"""Random resized crops as two batched matrix products: the form of a crop and resize that XLA compiles everywhere."""
+
+import math
+
+import tensorflow as tf
+
+_ATTEMPTS = 10
+
+
+def sample_crop_boxes(
+    shape: tuple[int, int, int],
+    seed: tf.Tensor,
+    area: tuple[float, float] = (0.08, 1.0),
+    aspect: tuple[float, float] = (3 / 4, 4 / 3),
+) -> tf.Tensor:
+    """Draws one box an image, its area uniform and its aspect ratio (width / height) log-uniform.
+
+    A box that does not fit in the image is drawn again, ten times at most (all ten are drawn at once, and the first that
+    fits is taken); if none fits, the largest central box of an allowed aspect ratio is taken.
+
+    Args:
+        shape: (B, H, W) of the images.
+        seed: int [2].
+        area: range of the box's share of the image's area, within (0, 1].
+        aspect: range of width / height.
+
+    Returns:
+        int32 [B, 4]: y, x, height, width in whole pixels, inside the image, at least 1 x 1.
+    """
+    batch, height, width = shape
+    draws = tf.random.stateless_uniform([batch, _ATTEMPTS, 4], seed, alg="philox")
+    areas = height * width * (area[0] + (area[1] - area[0]) * draws[..., 0])
+    ratios = tf.exp(math.log(aspect[0]) + math.log(aspect[1] / aspect[0]) * draws[..., 1])
+    # At least one pixel: a share of a one-pixel-high image rounds to nothing.
+    heights = tf.maximum(tf.round(tf.sqrt(areas / ratios)), 1.0)
+    widths = tf.maximum(tf.round(tf.sqrt(areas * ratios)), 1.0)
+    fits = tf.logical_and(heights <= height, widths <= width)
+    first = tf.one_hot(tf.argmax(fits, axis=1), _ATTEMPTS)
+    found = tf.reduce_any(fits, axis=1)
+
+    def choose(values, fallback):
+        return tf.where(found, tf.reduce_sum(first * values, axis=1), fallback)
+
+    ratio = min(max(width / height, aspect[0]), aspect[1])
+    crop_height = choose(heights, max(round(min(height, width / ratio)), 1))
+    crop_width = choose(widths, max(round(min(width, height * ratio)), 1))
+    # floor(u (n + 1)) is uniform on 0 ... n; float32 may round u (n + 1) up to n + 1.
+    free_y, free_x = height - crop_height, width - crop_width
+    y = choose(tf.minimum(tf.floor(draws[..., 2] * (free_y + 1.0)[:, None]), free_y[:, None]), tf.floor(free_y / 2))
+    x = choose(tf.minimum(tf.floor(draws[..., 3] * (free_x + 1.0)[:, None]), free_x[:, None]), tf.floor(free_x / 2))
+    return tf.cast(tf.stack([y, x, crop_height, crop_width], axis=-1), tf.int32)
+
+
+def resize_crops(
+    images: tf.Tensor, boxes: tf.Tensor, size: int, method: str = "bicubic", antialias: bool = False
+) -> tf.Tensor:
+    """Cuts each image to its box and resizes it to size x size, as `tf.image.resize` of the cut array does.
+
+    With interpolation weights W_y [B, S, H] and W_x [B, S, W], the result is W_y image W_x^T for each channel. Pixels
+    outside of the box have weight 0 and the others are divided by their sum, so nothing bleeds in from outside.
+
+    Args:
+        images: float [B, H, W, C].
+        boxes: int [B, 4]: y, x, height, width, inside the image.
+        size: side of the result in pixels.
+        method: "bicubic" (Keys' kernel, a = -1/2) or "bilinear".
+        antialias: widens the kernel by the downscaling factor. BYOL does not.
+
+    Returns:
+        float [B, size, size, C]. Bicubic interpolation may overshoot the range of the images.
+
+    Raises:
+        ValueError: for another method.
+    """
+    if method not in _KERNELS:
+        raise ValueError(f"method must be one of {sorted(_KERNELS)}, found {method!r}.")
+    height, width, channels = images.shape[1:]
+    y, x, box_height, box_width = tf.unstack(tf.cast(boxes, tf.float32), axis=-1)
+    rows = _interpolation_weights(y, box_height, height, size, method, antialias)
+    columns = _interpolation_weights(x, box_width, width, size, method, antialias)
+    images = tf.matmul(rows, tf.reshape(images, [-1, height, width * channels]))
+    return tf.einsum("bxw,bywc->byxc", columns, tf.reshape(images, [-1, size, width, channels]))
+
+
+def _interpolation_weights(
+    start: tf.Tensor, length: tf.Tensor, source: int, size: int, method: str, antialias: bool
+) -> tf.Tensor:
+    """Weights [B, size, source] of each source pixel in each target pixel; start and length are [B]."""
+    start, length = start[:, None, None], length[:, None, None]
+    scale = length / size
+    center = (tf.range(size, dtype=tf.float32)[:, None] + 0.5) * scale - 0.5
+    if method == "bicubic" and not antialias:
+        # tf.image.resize looks this kernel up in a table of 1024 steps a pixel.
+        center = tf.round(center * 1024.0) / 1024.0
+    position = tf.range(source, dtype=tf.float32) - start
+    distance = tf.abs(position - center)
+    if antialias:
+        distance /= tf.maximum(scale, 1.0)
+    weights = tf.where(tf.logical_and(position >= 0.0, position < length), _KERNELS[method](distance), 0.0)
+    return weights / tf.reduce_sum(weights, axis=-1, keepdims=True)
+
+
+def _triangle(distance: tf.Tensor) -> tf.Tensor:
+    return tf.maximum(1.0 - distance, 0.0)
+
+
+def _keys_cubic(distance: tf.Tensor) -> tf.Tensor:
+    """Keys (1981), "Cubic convolution interpolation for digital image processing", with a = -1/2."""
+    near = (1.5 * distance - 2.5) * distance * distance + 1.0
+    far = ((-0.5 * distance + 2.5) * distance - 4.0) * distance + 2.0
+    return tf.where(distance < 1.0, near, tf.where(distance < 2.0, far, 0.0))
+
+
+_KERNELS = {"bicubic": _keys_cubic, "bilinear": _triangle}
