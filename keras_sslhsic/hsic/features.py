@@ -1,0 +1,67 @@
+"""Random Fourier features: the inner product of two feature vectors is an unbiased estimate of the kernel."""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+from keras_sslhsic.hsic.kernels import Kernel
+
+
+def draw(kernel: Kernel, dim: int, num_features: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws the frequencies and phases of a set of random Fourier features.
+
+    Args:
+        kernel: a kernel with a spectral distribution.
+        dim: number Q of dimensions of the vectors.
+        num_features: number D of features.
+        seed: int32 [2], stateless: the same seed gives the same draw on any device, under XLA or not.
+
+    Returns:
+        Frequencies [D, Q] from the kernel's spectral distribution and phases [D] uniform on [0, 2 pi), float32.
+
+    Raises:
+        ValueError: if `num_features` is below 1 or the kernel has no spectral distribution.
+    """
+    if num_features < 1:
+        raise ValueError(f"num_features must be at least 1, but {num_features} was given.")
+    frequency_seed, phase_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
+    frequencies = kernel.frequencies(dim).sample(num_features, seed=frequency_seed)
+    phases = tf.random.stateless_uniform([num_features], phase_seed, maxval=2.0 * math.pi, alg="philox")
+    return frequencies, phases
+
+
+def random_fourier_features(z: tf.Tensor, frequencies: tf.Tensor, phases: tf.Tensor) -> tf.Tensor:
+    """Random Fourier features (Rahimi and Recht 2007; Li et al. 2021, equation 6).
+
+        R_d(z) = sqrt(2 / D) cos(w_d'z + b_d),   E[R(z)'R(z')] = k(z, z')
+
+    Args:
+        z: vectors [..., Q], float.
+        frequencies: w [D, Q], from the spectral distribution of the kernel.
+        phases: b [D], uniform on [0, 2 pi).
+
+    Returns:
+        Features [..., D] of the dtype of z.
+
+    Raises:
+        ValueError: if the shapes do not fit.
+
+    Example:
+        >>> from keras_sslhsic.hsic import features, kernels
+        >>> z = tf.math.l2_normalize(tf.random.normal([8, 2, 16]), axis=-1)
+        >>> w, b = features.draw(kernels.InverseMultiquadric(), 16, 512, seed=[1, 2])
+        >>> features.random_fourier_features(z, w, b).shape
+        TensorShape([8, 2, 512])
+    """
+    num_features, dim = frequencies.shape
+    if z.shape[-1] != dim or phases.shape[-1] != num_features:
+        raise ValueError(
+            f"Expected z [..., Q], frequencies [D, Q] and phases [D], but found the shapes "
+            f"{tuple(z.shape)}, {tuple(frequencies.shape)} and {tuple(phases.shape)}."
+        )
+    # One large product instead of a batch of small ones.
+    angles = tf.matmul(tf.reshape(z, [-1, dim]), tf.cast(frequencies, z.dtype), transpose_b=True)
+    features = tf.cos(tf.nn.bias_add(angles, tf.cast(phases, z.dtype))) * math.sqrt(2.0 / num_features)
+    return tf.reshape(features, tf.concat([tf.shape(z)[:-1], [num_features]], axis=0))

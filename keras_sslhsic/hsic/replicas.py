@@ -1,0 +1,44 @@
+"""Sums and concatenations over the replicas of a `tf.distribute` strategy; the identity outside of one.
+
+Inside a replica, the gradient of both functions is that of the *sum of all replicas' losses*. A loss that is the same
+global value on each of R replicas is therefore divided by R before its gradient is taken, since the optimizer
+sums the replicas' gradients.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def num_replicas() -> int:
+    """Returns the number of replicas of the current replica context (1 outside of a strategy)."""
+    context = tf.distribute.get_replica_context()
+    return 1 if context is None else context.num_replicas_in_sync
+
+
+def all_sum(x: tf.Tensor) -> tf.Tensor:
+    """Sums a tensor over the replicas.
+
+    Args:
+        x: tensor of one shape and dtype on all replicas.
+
+    Returns:
+        The sum, of the same shape, equal on all replicas.
+    """
+    if num_replicas() == 1:
+        return x
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, x)
+
+
+def all_gather(x: tf.Tensor) -> tf.Tensor:
+    """Concatenates a tensor of all replicas along its first axis.
+
+    Args:
+        x: tensor [n, ...] of one shape and dtype on all replicas.
+
+    Returns:
+        Tensor [R n, ...] in the order of the replicas, equal on all replicas.
+    """
+    if num_replicas() == 1:
+        return x
+    return tf.distribute.get_replica_context().all_gather(x, axis=0)
