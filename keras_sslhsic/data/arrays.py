@@ -1,0 +1,90 @@
+"""Batches from arrays in memory, or mapped into it."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_sslhsic.data.order import Order
+
+
+def check_images(x: np.ndarray) -> None:
+    """Raises ValueError, saying how to convert, unless `x` is uint8 [N, H, W, C] in [0, 255]."""
+    if x.dtype != np.uint8:
+        if x.dtype.kind == "f" and x.size and 0.0 <= x.min() and x.max() <= 1.0:
+            raise ValueError(
+                f"images must be uint8 in [0, 255], found {x.dtype} in [0, 1]: convert them with "
+                "np.round(x * 255).astype(np.uint8)"
+            )
+        bounds = f" in [{x.min():g}, {x.max():g}]" if x.size and x.dtype.kind in "iuf" else ""
+        raise ValueError(
+            f"images must be uint8 in [0, 255], found {x.dtype}{bounds}: scale them to [0, 255] and convert them with "
+            "np.round(x).astype(np.uint8)"
+        )
+    if x.ndim != 4:
+        hint = ": add the channel axis with x[..., np.newaxis]" if x.ndim == 3 else ""
+        raise ValueError(f"images must have shape [N, H, W, C], found {list(x.shape)}{hint}")
+
+
+def check_labels(y: np.ndarray, num_examples: int) -> None:
+    """Raises ValueError unless `y` holds one integer, not negative, for each example."""
+    if y.dtype.kind not in "iu":
+        raise ValueError(f"labels must be integers, found {y.dtype}: convert them with y.astype(np.int64)")
+    if y.shape != (num_examples,):
+        hint = ": pass np.argmax(y, axis=-1)" if y.ndim == 2 and y.shape[1] > 1 else ""
+        raise ValueError(
+            f"labels must have shape [{num_examples}], one for each image, found {list(y.shape)}{hint}"
+        )
+    if y.size and y.min() < 0:
+        raise ValueError(f"labels must not be negative, found {y.min()}")
+
+
+def from_arrays(x: Any, y: Any = None, *, batch_size: int, **order: Any) -> tf.data.Dataset:
+    """Batches of images from arrays; `np.load(path, mmap_mode="r")` serves for more than fits into memory.
+
+        (x, y), _ = keras_sslhsic.data.bundled.load()
+        dataset = from_arrays(x, y, batch_size=128, seed=0)
+        model.fit(dataset, epochs=10, steps_per_epoch=dataset.steps_per_epoch)
+
+    The stream is infinite unless `epochs` is given, each epoch in an order of its own; started at `(epoch, step)` it
+    yields what an uninterrupted run would have seen.
+
+    Args:
+        x: images, uint8 [N, H, W, C] in [0, 255].
+        y: labels, integers [N], or None.
+        batch_size: examples in a batch (of this host).
+        **order: `seed=0`, `shuffle=True`, `drop_remainder=True`, `start=(0, 0)`, `epochs=None`, `shard=(0, 1)`: see
+            `keras_sslhsic.data.Order`.
+
+    Returns:
+        A dataset of `{"image": uint8 [B, H, W, C]}`, with `"label": int64 [B]` if `y` is given. Its attribute
+        `steps_per_epoch` counts the batches of an epoch.
+
+    Raises:
+        ValueError: the images are not uint8 [N, H, W, C], the labels are not integers [N], or there are fewer images
+            than one batch.
+    """
+    x = np.asanyarray(x)
+    check_images(x)
+    columns = {"image": x}
+    if y is not None:
+        y = np.asarray(y)
+        check_labels(y, len(x))
+        columns["label"] = y.astype(np.int64)
+    plan = Order(len(x), batch_size, **order)
+
+    def gather(indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        # A Python function, since TensorFlow would copy the whole array, and its graphs end at 2 GiB.
+        rows = tf.numpy_function(
+            lambda i: [column[i] for column in columns.values()],
+            [indices],
+            [tf.as_dtype(column.dtype) for column in columns.values()],
+            stateful=False,
+        )
+        for row, column in zip(rows, columns.values(), strict=True):
+            row.set_shape([indices.shape[0], *column.shape[1:]])
+        return dict(zip(columns, rows, strict=True))
+
+    dataset = plan.batches().map(gather, num_parallel_calls=2, deterministic=True).prefetch(2)
+    dataset.steps_per_epoch = plan.steps_per_epoch
+    return dataset

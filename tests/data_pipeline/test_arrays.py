@@ -1,0 +1,150 @@
+"""from_arrays: contents, order, resumption, shards, and messages for bad input."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from keras_sslhsic.data import bundled, from_arrays
+
+N = 37
+X = np.arange(N, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
+Y = np.arange(N, dtype=np.int32) % 5
+
+
+def ids(dataset, count=None):
+    """The identities of the images in each batch."""
+    batches = dataset.take(-1 if count is None else count)
+    return [batch["image"][:, 0, 0, 0].numpy().tolist() for batch in batches]
+
+
+def test_batches_hold_the_images_and_their_labels():
+    dataset = from_arrays(X, Y, batch_size=8, epochs=1)
+    assert dataset.element_spec["image"].shape == (8, 2, 3, 1)
+    batches = list(dataset)
+    assert len(batches) == dataset.steps_per_epoch == int(dataset.cardinality()) == 4
+    for batch in batches:
+        image, label = batch["image"].numpy(), batch["label"].numpy()
+        assert image.dtype == np.uint8 and label.dtype == np.int64
+        np.testing.assert_array_equal(image, X[image[:, 0, 0, 0]])
+        np.testing.assert_array_equal(label, Y[image[:, 0, 0, 0]])
+    assert "label" not in from_arrays(X, batch_size=8).element_spec
+
+
+def test_each_epoch_is_a_permutation_of_its_own_and_repeats_with_the_seed():
+    def epochs(seed):
+        batches = ids(from_arrays(X, batch_size=10, seed=seed, drop_remainder=False, epochs=2))
+        assert [len(batch) for batch in batches] == [10, 10, 10, 7] * 2
+        return sum(batches[:4], []), sum(batches[4:], [])
+
+    first, second = epochs(3)
+    assert sorted(first) == sorted(second) == list(range(N))
+    assert first != second and first != sorted(first)
+    assert (first, second) == epochs(3)
+    assert (first, second) != epochs(4)
+
+
+def test_without_shuffling_the_order_is_that_of_the_array():
+    dataset = from_arrays(X, batch_size=16, shuffle=False, drop_remainder=False, epochs=1)
+    assert sum(ids(dataset), []) == list(range(N))
+
+
+@pytest.mark.parametrize("start", [(0, 0), (0, 3), (1, 0), (2, 1), (0, 9), (100, 2)])
+def test_a_stream_started_at_a_step_goes_on_as_the_uninterrupted_one(start):
+    steps = from_arrays(X, batch_size=8, seed=1).steps_per_epoch
+    skipped = start[0] * steps + start[1]
+    uninterrupted = ids(from_arrays(X, batch_size=8, seed=1), skipped + 6)
+    assert ids(from_arrays(X, batch_size=8, seed=1, start=start), 6) == uninterrupted[skipped:]
+
+
+def test_a_start_ends_with_the_same_last_epoch():
+    whole = ids(from_arrays(X, batch_size=8, epochs=3))
+    assert ids(from_arrays(X, batch_size=8, epochs=3, start=(1, 2))) == whole[6:]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_hosts_share_each_global_batch(count):
+    hosts = [
+        ids(from_arrays(X, batch_size=4, seed=5, shard=(i, count), epochs=2), None) for i in range(count)
+    ]
+    together = ids(from_arrays(X, batch_size=4 * count, seed=5, epochs=2))
+    assert [len(host) for host in hosts] == [len(together)] * count
+    for step, batch in enumerate(together):
+        assert sorted(sum((host[step] for host in hosts), [])) == sorted(batch)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_hosts_cover_everything_once(count):
+    order = dict(batch_size=4, drop_remainder=False, epochs=1)
+    hosts = [sum(ids(from_arrays(X, shard=(i, count), **order)), []) for i in range(count)]
+    assert sorted(sum(hosts, [])) == list(range(N))
+
+
+def test_the_order_is_uniform():
+    """Chi-square over (position, example) and over neighbouring examples, of 1,500 epochs of 12 examples."""
+    n, epochs = 12, 1500
+    stream = from_arrays(X[:n], batch_size=n, epochs=epochs)
+    order = np.array(ids(stream))
+    expected = epochs / n
+    placed = np.stack([np.bincount(order[:, position], minlength=n) for position in range(n)])
+    assert ((placed - expected) ** 2 / expected).sum() < 121 + 5 * np.sqrt(2 * 121)
+    steps = np.bincount(((order[:, 1:] - order[:, :-1]) % n).ravel(), minlength=n)[1:]
+    expected = steps.sum() / (n - 1)
+    assert ((steps - expected) ** 2 / expected).sum() < 10 + 5 * np.sqrt(2 * 10)
+
+
+def test_arrays_mapped_from_a_file_are_read_by_batch(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert ids(from_arrays(mapped, batch_size=8), 5) == ids(from_arrays(X, batch_size=8), 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(x=X, batch_size=64), r"37 examples, fewer than one batch of 64"),
+        (dict(x=X, batch_size=20, shard=(0, 2)), r"37 examples, fewer than one batch of 20 on each of 2 hosts"),
+        (dict(x=X[:0], batch_size=1, drop_remainder=False), r"0 examples"),
+        (dict(x=X, batch_size=0), r"batch_size must be at least 1, found 0"),
+        (dict(x=X / np.float32(255), batch_size=8), r"float32 in \[0, 1\].*x \* 255"),
+        (dict(x=X.astype(np.float64), batch_size=8), r"float64 in \[0, 36\].*np\.round\(x\)"),
+        (dict(x=X.astype(np.int32), batch_size=8), r"uint8.*found int32"),
+        (dict(x=X[..., 0], batch_size=8), r"\[37, 2, 3\].*np\.newaxis"),
+        (dict(x=X, y=Y.astype(float), batch_size=8), r"labels must be integers, found float64"),
+        (dict(x=X, y=Y[:5], batch_size=8), r"shape \[37\].*found \[5\]"),
+        (dict(x=X, y=np.eye(37, dtype=int), batch_size=8), r"argmax"),
+        (dict(x=X, y=Y - 1, batch_size=8), r"negative, found -1"),
+        (dict(x=X, batch_size=8, shard=(2, 2)), r"shard.*\(2, 2\)"),
+        (dict(x=X, batch_size=8, start=(0, -1)), r"start.*\(0, -1\)"),
+    ],
+)
+def test_bad_input_is_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        from_arrays(**arguments)
+
+
+def test_bundled_images_are_balanced_and_distinct():
+    (x_train, y_train), (x_test, y_test) = bundled.load()
+    for x, y, per_class in ((x_train, y_train, 1000), (x_test, y_test, 200)):
+        assert x.shape == (10 * per_class, 28, 28, 1) and x.dtype == np.uint8 and x.max() == 255
+        assert y.dtype == np.int64
+        np.testing.assert_array_equal(np.bincount(y), [per_class] * 10)
+    assert len({image.tobytes() for image in x_train}) > 9990
+    assert len(bundled.CLASS_NAMES) == 10
+
+
+def test_bundled_images_show_what_their_labels_say():
+    """Trousers are narrow: the outer columns of the mean image are empty; ankle boots reach the sides."""
+    (x, y), _ = bundled.load()
+    columns = np.stack([x[y == label].mean((0, 1, 3)) for label in range(10)])
+    trouser, boot = bundled.CLASS_NAMES.index("Trouser"), bundled.CLASS_NAMES.index("Ankle boot")
+    assert columns[trouser, :6].max() < 5 < 20 < columns[boot, 3:25].min()
+
+
+def test_a_damaged_bundled_file_is_refused(tmp_path, monkeypatch):
+    damaged = bytearray(bundled._FILE.read_bytes())
+    damaged[1000] ^= 1
+    (tmp_path / "copy.npz").write_bytes(damaged)
+    monkeypatch.setattr(bundled, "_FILE", tmp_path / "copy.npz")
+    with pytest.raises(OSError, match=hashlib.sha256(damaged).hexdigest()):
+        bundled.load()
