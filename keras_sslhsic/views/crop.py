@@ -4,6 +4,8 @@ import math
 
 import tensorflow as tf
 
+from keras_sslhsic.views.draws import uniform
+
 _ATTEMPTS = 10
 
 
@@ -28,7 +30,7 @@ def sample_crop_boxes(
         int32 [B, 4]: y, x, height, width in whole pixels, inside the image, at least 1 x 1.
     """
     batch, height, width = shape
-    draws = tf.random.stateless_uniform([batch, _ATTEMPTS, 4], seed, alg="philox")
+    draws = uniform([batch, _ATTEMPTS, 4], seed)
     areas = height * width * (area[0] + (area[1] - area[0]) * draws[..., 0])
     ratios = tf.exp(math.log(aspect[0]) + math.log(aspect[1] / aspect[0]) * draws[..., 1])
     # At least one pixel: a share of a one-pixel-high image rounds to nothing.

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_sslhsic.views import crop as crops
 from keras_sslhsic.views import ops
+from keras_sslhsic.views.draws import uniform
 
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -301,7 +302,7 @@ def _augment(images: tf.Tensor, policy: ViewPolicy, view: int, seed: tf.Tensor) 
             f"Saturation, hue and grayscale need 3 channels, and the images have {channels}: set to 0 in the policy "
             f"{', '.join(name for name, value in color.items() if value)}."
         )
-    draws = tf.unstack(tf.random.stateless_uniform([tf.shape(images)[0], 14], seed, alg="philox"), axis=-1)
+    draws = tf.unstack(uniform([tf.shape(images)[0], 14], seed), axis=-1)
     flip, jittered, gray, blurred, sigma, solarized = draws[:6]
 
     if policy.flip:
