@@ -1,5 +1,25 @@
 """SSL-HSIC for Keras: self-supervised learning with kernel dependence maximisation."""
 
-from keras_sslhsic.version import __version__
+import os as _os
 
-__all__ = ["__version__"]
+# Everything here is written for TensorFlow; Keras reads this once, when it is first imported.
+_os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+import keras as _keras
+
+if _keras.backend.backend() != "tensorflow":
+    raise ImportError(
+        f"keras_sslhsic needs the TensorFlow backend of Keras, and Keras runs on {_keras.backend.backend()!r}: set the "
+        "environment variable KERAS_BACKEND=tensorflow before Keras is imported."
+    )
+
+from keras_sslhsic import callbacks as callbacks
+from keras_sslhsic import data as data
+from keras_sslhsic import hsic as hsic
+from keras_sslhsic import losses as losses
+from keras_sslhsic import views as views
+from keras_sslhsic.networks import build_encoder as build_encoder
+from keras_sslhsic.training.lars import LARS as LARS
+from keras_sslhsic.training.model import SSLHSIC as SSLHSIC
+from keras_sslhsic.training.strategy import strategy as strategy
+from keras_sslhsic.version import __version__ as __version__

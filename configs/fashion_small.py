@@ -1,0 +1,39 @@
+"""SSL-HSIC on the bundled Fashion-MNIST subset: the default run, `make pretrain`.
+
+Command:   keras-sslhsic pretrain --config configs/fashion_small.py --workdir runs/fashion_small
+"""
+
+import dataclasses
+
+from ml_collections import ConfigDict
+
+from keras_sslhsic import views
+
+
+def get_config() -> ConfigDict:
+    """The default run."""
+    policy = dataclasses.replace(views.grayscale(28), crop=views.Crop(area=(0.3, 1.0), method="bilinear"))
+    return ConfigDict(
+        {
+            "name": "fashion_small",
+            "seed": 0,
+            "epochs": 15,
+            "batch_size": 128,
+            "strategy": "auto",
+            "precision": "float32",
+            "steps_per_execution": 1,
+            "data": {"source": "bundled"},
+            "encoder": {"name": "r18_1x", "width": 0.25, "stem": "small", "input_shape": (None, None, 1)},
+            "model": {
+                "projector_hidden": 512,
+                "projection_dim": 64,
+                "target": True,
+                "num_classes": 10,
+                "weight_ema": 0.99,
+            },
+            "views": policy.to_dict(),
+            "loss": {"name": "ssl_hsic", "kernel": "imq", "gamma": 3.0, "num_features": 512},
+            "optimizer": {"name": "adamw", "learning_rate": 2e-3, "weight_decay": 0.0, "warmup_epochs": 1},
+            "target_ema": 0.99,
+        }
+    )

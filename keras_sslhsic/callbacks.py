@@ -1,0 +1,6 @@
+"""Callbacks for `model.fit`."""
+
+from keras_sslhsic.training.callbacks import StopOnFault as StopOnFault
+from keras_sslhsic.training.callbacks import TargetEMA as TargetEMA
+from keras_sslhsic.training.callbacks import WeightEMA as WeightEMA
+from keras_sslhsic.training.checkpoint import Checkpoint as Checkpoint

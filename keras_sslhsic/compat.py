@@ -1,0 +1,69 @@
+"""Everything that differs between Keras versions, in one place.
+
+The rest of the library is written for `tf` mathematics and plain `keras` layers. What reaches below the public Keras
+interface, and so may change with the Keras version, is here.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def tensor(variable: Any) -> tf.Variable:
+    """The tf.Variable behind a Keras variable."""
+    return variable.value if hasattr(variable, "value") and not callable(variable.value) else variable
+
+
+def path(variable: Any) -> str:
+    """The unique path of a Keras variable, e.g. `online/stem_conv/kernel`."""
+    return getattr(variable, "path", variable.name)
+
+
+def freeze_but_keep_batch_statistics(model: keras.Model) -> None:
+    """Takes a model's variables out of training while its BatchNorm layers go on using the batch's statistics.
+
+    `model.trainable = False` would switch BatchNormalization to inference mode, which a target network must not do.
+    """
+    for variable in model.variables:
+        variable.trainable = False
+
+
+def build_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]) -> None:
+    """Creates the slots of an optimizer, once."""
+    if not optimizer.built:
+        optimizer.build(list(variables))
+
+
+def sum_over_replicas(gradients: list) -> list:
+    """Sums each gradient over the replicas, all of them in one collective call."""
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return gradients
+    return list(context.all_reduce(tf.distribute.ReduceOp.SUM, gradients))
+
+
+def apply_summed_gradients(optimizer: keras.optimizers.Optimizer, gradients: Iterable[tf.Tensor]) -> None:
+    """Applies gradients that are already the sum over the replicas.
+
+    Keras would sum them over the replicas once more, so its own sum is switched off for this call. Building on
+    gradients that are summed once gives their global norm for free and lets `clipnorm` act on the global gradient.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner._all_reduce_sum_gradients = list
+    try:
+        optimizer.apply(list(gradients))
+    finally:
+        del inner._all_reduce_sum_gradients
+
+
+def learning_rate(optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
+    """The learning rate that the next update uses, float32 []."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return tf.cast(inner.learning_rate, tf.float32)
+
+
+def loss_scale(optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
+    """The factor that `optimizer.scale_loss` multiplies with, float32 []."""
+    return tf.cast(optimizer.scale_loss(tf.ones([], tf.float32)), tf.float32)

@@ -1,0 +1,79 @@
+"""Experiments as Python files: loading `get_config()`, and changing fields from the command line."""
+
+import ast
+import difflib
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
+    """Loads a config file and applies overrides.
+
+    Args:
+        path: a Python file that defines `get_config() -> ml_collections.ConfigDict`.
+        overrides: `field=value` or `field.sub=value`, values as Python literals; a word that is none is a string.
+
+    Returns:
+        The config, locked: no field can be added to it.
+
+    Raises:
+        ValueError: for a file without `get_config`, an unknown field, or a value of another type.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"There is no config file {path}. Configs are Python files with a function get_config().")
+    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, "get_config"):
+        raise ValueError(f"{path} defines no get_config(); a config is a function that returns a ConfigDict.")
+    config = module.get_config()
+    config.lock()
+    for override in overrides:
+        field, equals, text = override.partition("=")
+        if not equals:
+            raise ValueError(f"An override is field=value, got {override!r}.")
+        set_field(config, field, _value(text))
+    return config
+
+
+def set_field(config: ConfigDict, field: str, value: Any) -> None:
+    """Sets a field of a config by its dotted name; see `load`."""
+    known = list(flatten(config))
+    if field not in known:
+        nearest = difflib.get_close_matches(field, known, n=3, cutoff=0.4) or known
+        raise ValueError(f"The config has no field {field!r}. The nearest ones: {', '.join(nearest)}.")
+    *parents, name = field.split(".")
+    for parent in parents:
+        config = config[parent]
+    if isinstance(config[name], tuple) and isinstance(value, (list, tuple)):
+        value = tuple(value)
+    try:
+        config[name] = value
+    except TypeError as error:
+        raise ValueError(
+            f"The field {field} is {type(config[name]).__name__} ({config[name]!r}); {value!r} is {type(value).__name__}."
+        ) from error
+
+
+def flatten(config: ConfigDict) -> dict[str, Any]:
+    """{dotted name: value} of every leaf."""
+    leaves = {}
+    for name, value in config.items():
+        if isinstance(value, ConfigDict):
+            leaves.update({f"{name}.{sub}": v for sub, v in flatten(value).items()})
+        else:
+            leaves[name] = value
+    return leaves
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,100 @@
+"""Pictures of a run: curves of the training, and a map of the features."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+_PANELS = (
+    ("Loss", ("loss",)),
+    ("HSIC(Z, Y) and sqrt HSIC(Z, Z)", ("hsic_zy", "sqrt_hsic_zz")),
+    ("Kernel scale", ("kernel_scale",)),
+    ("Effective rank of the outputs", ("effective_rank",)),
+    ("Standard deviation of the outputs", ("feature_std",)),
+    ("Learning rate", ("learning_rate",)),
+    ("Gradient norm", ("grad_norm",)),
+    ("Target decay tau", ("tau",)),
+    ("Online accuracy", ("online_accuracy",)),
+)
+
+
+def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = None) -> Figure:
+    """Draws what `fit` logged, a panel a quantity.
+
+    Args:
+        history: {name: a value an epoch}, such as `model.fit(...).history`.
+        path: where to save the picture; None does not.
+
+    Returns:
+        The matplotlib Figure.
+    """
+    history = {name: np.asarray(values, float) for name, values in history.items()}
+    if "hsic_zz" in history:
+        history["sqrt_hsic_zz"] = np.sqrt(np.maximum(history["hsic_zz"], 0.0))
+    panels = [(title, [n for n in names if n in history]) for title, names in _PANELS]
+    panels = [(title, names) for title, names in panels if names]
+    columns = 3
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(4.2 * columns, 2.8 * rows), layout="constrained")
+    for axes, (title, names) in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=False):
+        for name in names:
+            epochs = np.arange(1, len(history[name]) + 1)
+            axes.plot(epochs, history[name], marker="." if len(epochs) < 40 else None, label=name)
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("epoch", fontsize=8)
+        axes.grid(alpha=0.3)
+        if len(names) > 1:
+            axes.legend(fontsize=8)
+    for axes in figure.axes[len(panels) :]:
+        axes.set_axis_off()
+    return _saved(figure, path)
+
+
+def feature_map(
+    features: np.ndarray,
+    labels: np.ndarray,
+    class_names: Sequence[str] | None = None,
+    path: str | Path | None = None,
+    seed: int = 0,
+) -> Figure:
+    """Draws features in two dimensions (t-SNE of their directions), coloured by class.
+
+    Args:
+        features: [N, F].
+        labels: int [N].
+        class_names: names for the legend.
+        path: where to save the picture; None does not.
+        seed: of t-SNE.
+
+    Returns:
+        The matplotlib Figure.
+    """
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    norms = np.linalg.norm(features, axis=1, keepdims=True)
+    directions = features / np.maximum(norms, 1e-12)
+    if directions.shape[1] > 50:
+        directions = PCA(50, random_state=seed).fit_transform(directions)
+    perplexity = min(30.0, max(1.0, (len(features) - 1) / 4))
+    points = TSNE(2, init="pca", perplexity=perplexity, random_state=seed).fit_transform(directions)
+    figure = Figure(figsize=(8, 6.5), layout="constrained")
+    axes = figure.subplots()
+    classes = np.unique(labels)
+    for index, label in enumerate(classes):
+        rows = labels == label
+        name = class_names[label] if class_names is not None else str(label)
+        color = f"C{index}" if len(classes) <= 10 else None
+        axes.scatter(*points[rows].T, s=7, color=color, alpha=0.8, linewidths=0, label=name)
+    axes.set_axis_off()
+    axes.set_title("t-SNE of the features of test images")
+    if len(classes) <= 20:
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=2.5, frameon=False)
+    return _saved(figure, path)
+
+
+def _saved(figure: Figure, path: str | Path | None) -> Figure:
+    if path is not None:
+        figure.savefig(path, dpi=110)
+    return figure

@@ -1,0 +1,40 @@
+"""Exponential moving averages of one network's variables in another, inside the training step."""
+
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from keras_sslhsic import compat
+
+
+def copy_of(network: keras.Model, name: str) -> keras.Model:
+    """A second network of the same architecture, with the same values and its own variables."""
+    twin = keras.models.clone_model(network)
+    twin.name = name
+    twin.set_weights(network.get_weights())
+    return twin
+
+
+def update(averages: Sequence, values: Sequence, decay) -> None:
+    """Sets average = decay * average + (1 - decay) * value, for each pair of variables.
+
+    Args:
+        averages: Keras variables to update.
+        values: Keras variables of the same shapes.
+        decay: float32 scalar in [0, 1], equal on all replicas.
+    """
+    averages = [compat.tensor(v) for v in averages]
+    values = [compat.tensor(v) for v in values]
+
+    def blend(average, value, decay):
+        average.assign_add(tf.cast(1.0 - decay, average.dtype) * (tf.cast(value, average.dtype) - average))
+
+    def on_all_replicas(distribution, averages, values, decay):
+        for average, value in zip(averages, values, strict=True):
+            distribution.extended.update(average, blend, args=(value, decay), group=False)
+
+    # A mirrored variable may only be assigned from the cross-replica context, as optimizers do.
+    tf.__internal__.distribute.interim.maybe_merge_call(
+        on_all_replicas, tf.distribute.get_strategy(), averages, values, tf.convert_to_tensor(decay)
+    )

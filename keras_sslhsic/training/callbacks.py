@@ -1,0 +1,107 @@
+"""Callbacks that belong to the method: the target's schedule, evaluation weights, and stopping on faults."""
+
+import keras
+
+from keras_sslhsic import compat
+from keras_sslhsic.training.schedules import TargetDecay
+
+_CHECK_EVERY = 50  # steps; the model notes the exact step of a fault itself
+
+
+class TargetEMA(keras.callbacks.Callback):
+    """Lets the target network follow the online network.
+
+    The average is taken inside the training step, so it is exact for any `steps_per_execution`; this callback sets its
+    schedule, tau = 1 - (1 - base) (cos(pi t / T) + 1) / 2 at step t of T.
+
+    Args:
+        base: tau at the first step, in [0, 1].
+        total_steps: T; None takes epochs x steps of the `fit` that it is given to, whose `initial_epoch` counts as
+            trained already. A dataset of unknown length needs it.
+    """
+
+    def __init__(self, base: float = 0.99, total_steps: int | None = None):
+        super().__init__()
+        self.base = base
+        self.total_steps = total_steps
+
+    def set_params(self, params):
+        super().set_params(params)
+        self._set_schedule()
+
+    def set_model(self, model):
+        super().set_model(model)
+        self._set_schedule()
+
+    def _set_schedule(self):
+        # Keras hands over the model and the parameters in an order of its own, both before the step is traced.
+        if self.model is None or not self.params:
+            return
+        if not getattr(self.model, "target", False):
+            raise ValueError("TargetEMA needs a model with a target network: SSLHSIC(..., target=True).")
+        total_steps = self.total_steps
+        if total_steps is None:
+            epochs, steps = self.params.get("epochs"), self.params.get("steps")
+            if not epochs or not steps:
+                raise ValueError(
+                    "The number of training steps is not known, so the schedule of the target network has no end: give "
+                    "TargetEMA(total_steps=...) or fit(..., steps_per_epoch=...)."
+                )
+            total_steps = epochs * steps
+        decay = TargetDecay(self.base, total_steps)
+        if decay.get_config() != self.model.target_decay.get_config():
+            self.model.target_decay = decay
+            self.model.train_function = None
+
+
+class WeightEMA(keras.callbacks.Callback):
+    """Keeps a moving average of the encoder's weights for evaluation, in `model.ema_encoder`.
+
+    Updated inside the training step: average = decay * average + (1 - decay) * weight. BatchNorm statistics are those
+    of the online encoder.
+
+    Args:
+        decay: in [0, 1); the paper's 0.999 suits long runs, a run of 1,000 steps wants 0.99.
+    """
+
+    def __init__(self, decay: float = 0.999):
+        super().__init__()
+        if not 0.0 <= decay < 1.0:
+            raise ValueError(f"decay must be in [0, 1), got {decay}.")
+        self.decay = decay
+
+    def set_model(self, model):
+        super().set_model(model)
+        if model.weight_ema != self.decay:
+            with model.distribute_strategy.scope():
+                model.keep_weight_ema(self.decay)
+            model.train_function = None
+
+
+class StopOnFault(keras.callbacks.Callback):
+    """Stops training at a loss that is not finite, or at labels outside of the classes, and says at which step.
+
+    Raises:
+        FloatingPointError: for the loss.
+        ValueError: for labels.
+    """
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch % _CHECK_EVERY == 0:
+            self._check()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._check()
+
+    def _check(self):
+        loss_step, label_step = (int(step) for step in compat.tensor(self.model.first_faults).numpy())
+        if loss_step >= 0:
+            raise FloatingPointError(
+                f"The loss became NaN or infinite at step {loss_step}. Lower the learning rate or warm up for longer; the "
+                "last checkpoint was written before this step."
+            )
+        if label_step >= 0:
+            raise ValueError(
+                f"A label at step {label_step} is outside of the {self.model.num_classes} classes of the online classifier "
+                f"(0 to {self.model.num_classes - 1}): give num_classes the right number, or train without labels."
+            )

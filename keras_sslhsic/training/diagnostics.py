@@ -1,0 +1,28 @@
+"""What to watch while training: a collapsed representation shows here at once."""
+
+import tensorflow as tf
+
+from keras_sslhsic.hsic import replicas
+
+
+def feature_spread(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Standard deviation and effective rank of the outputs of the global batch.
+
+    With C the covariance of z [n, Q] over the batches of all replicas:
+
+        std  = sqrt(tr C)                 0 for collapsed features, 1 for centred features of unit norm
+        rank = (tr C)^2 / tr(C^2)         participation ratio, between 1 and Q; 0 for collapsed features
+
+    Args:
+        z: outputs of unit norm, float32 [n, Q].
+
+    Returns:
+        (std, rank), float32 scalars, equal on all replicas.
+    """
+    z = tf.stop_gradient(tf.cast(z, tf.float32))
+    count = z.shape[0] * replicas.num_replicas()
+    centred = z - replicas.all_sum(tf.reduce_sum(z, 0)) / count
+    covariance = replicas.all_sum(tf.matmul(centred, centred, transpose_a=True)) / count
+    trace = tf.linalg.trace(covariance)
+    rank = tf.math.divide_no_nan(trace**2, tf.reduce_sum(covariance**2))
+    return tf.sqrt(trace), rank

@@ -1,0 +1,455 @@
+"""SSLHSIC: the Keras model that trains an encoder without labels."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_sslhsic import compat, losses
+from keras_sslhsic.hsic import kernels, replicas
+from keras_sslhsic.networks import heads
+from keras_sslhsic.training import averaging, batches, diagnostics, lars
+from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
+from keras_sslhsic.training.checkpoint import Checkpoint
+from keras_sslhsic.training.schedules import TargetDecay
+from keras_sslhsic.views import policy
+
+_AVERAGED = ("loss", "hsic_zy", "hsic_zz", "grad_norm", "feature_std", "effective_rank")
+_LATEST = ("kernel_scale", "tau", "learning_rate")
+_CLASSIFIER = ("classifier_loss", "online_accuracy")
+
+
+@keras.saving.register_keras_serializable(package="keras_sslhsic")
+class SSLHSIC(keras.Model):
+    """Self-supervised learning with the Hilbert-Schmidt independence criterion.
+
+    One training step draws augmented views of every image, encodes and projects them to unit vectors z, and descends
+
+        loss = -HSIC(Z, Y) + gamma sqrt(HSIC(Z, Z)),        Y the identity of the image
+
+    (SSL-HSIC, equation 4; the loss is `losses.SSLHSICLoss` unless `compile` is given another). With a target network,
+    z holds the online predictions of every view and the target's projections of every view, the latter under
+    stop-gradient, and the target follows the online network as a moving average (section 3.3). The scale of the
+    kernel is learnt by an optimizer of its own, which maximises `hsic.kernels.scale_entropy` (section 3.2).
+
+    Every random number is a function of (`seed`, step), so that equal seeds give equal runs and no two steps see the
+    same views.
+
+    `fit` takes batches {"image": uint8 [B, H, W, C], "label": int [B] (optional)}, bare image batches, or
+    (image, label); or crops already made, {"view1", "view2"} (uint8, or float in [0, 1]). Calling the model on images
+    gives the encoder's features, float32 [B, F].
+
+    Args:
+        encoder: keras.Model from normalised float images [B, S, S, C] to features [B, F].
+        projector_hidden: hidden size of projector and predictor.
+        projection_dim: Q, the size of z.
+        target: whether to train with a target network and predictor.
+        views: "byol", "simclr", a `views.ViewPolicy` or its config; None takes the given views as they are and only
+            normalises them.
+        num_classes: classes of the online linear classifier, which is trained on stopped gradients when batches hold
+            labels, for watching only. None: no classifier.
+        kernel_scale: initial scale c of the kernel, > 0.
+        learn_kernel_scale: whether c is learnt.
+        batch_norm_output: normalise the outputs of projector and predictor over the batch (the paper's appendix says
+            so, the released code does not).
+        weight_ema: decay of the evaluation weights' moving average, in [0, 1); None keeps none.
+            `callbacks.WeightEMA` sets it too.
+        seed: any integer.
+
+    Raises:
+        ValueError: for values outside of these ranges.
+
+    Example:
+        >>> import keras_sslhsic
+        >>> encoder = keras_sslhsic.build_encoder("r18_1x", input_shape=(28, 28, 1), width=0.25)
+        >>> model = keras_sslhsic.SSLHSIC(encoder, 512, 64, views="grayscale")
+        >>> model.compile(keras_sslhsic.LARS(0.4))
+    """
+
+    def __init__(
+        self,
+        encoder: keras.Model,
+        projector_hidden: int = 4096,
+        projection_dim: int = 256,
+        target: bool = True,
+        views: Any = "byol",
+        num_classes: int | None = None,
+        kernel_scale: float = 1.0,
+        learn_kernel_scale: bool = True,
+        batch_norm_output: bool = False,
+        weight_ema: float | None = None,
+        seed: int = 0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        _check_arguments(projector_hidden, projection_dim, num_classes, kernel_scale, weight_ema)
+        self.projector_hidden = projector_hidden
+        self.projection_dim = projection_dim
+        self.target = target
+        self.num_classes = num_classes
+        self.initial_kernel_scale = kernel_scale
+        self.learn_kernel_scale = learn_kernel_scale
+        self.batch_norm_output = batch_norm_output
+        self.weight_ema = None
+        self.seed = seed
+        self.policy = policy.get(views)
+
+        self.encoder = encoder
+        features = encoder.output_shape[-1]
+        head = {"hidden": projector_hidden, "output": projection_dim, "batch_norm_output": batch_norm_output}
+        self.projector = heads.projector(features, **head)
+        self.predictor = heads.predictor(projection_dim, **head) if target else None
+        self.classifier = (
+            keras.Sequential([keras.Input((features,)), keras.layers.Dense(num_classes, dtype="float32")], name="classifier")
+            if num_classes
+            else None
+        )
+        # Everything trained by the network's optimizer, in one fixed order.
+        self.online_variables = [
+            v
+            for network in (encoder, self.projector, self.predictor, self.classifier)
+            if network is not None
+            for v in network.trainable_variables
+        ]
+        self.target_encoder = self.target_projector = None
+        if target:
+            self.target_encoder = averaging.copy_of(encoder, "target_encoder")
+            self.target_projector = averaging.copy_of(self.projector, "target_projector")
+            for network in (self.target_encoder, self.target_projector):
+                compat.freeze_but_keep_batch_statistics(network)
+        self.target_decay = TargetDecay()
+        self.ema_encoder = None
+        if weight_ema is not None:
+            self.keep_weight_ema(weight_ema)
+
+        counter = {"dtype": "int64", "trainable": False, "aggregation": "only_first_replica"}
+        self.kernel_scale = self.add_weight(
+            shape=(), initializer=keras.initializers.Constant(kernel_scale), trainable=False, dtype="float32",
+            name="kernel_scale",
+        )
+        self.step = self.add_weight(shape=(), initializer="zeros", name="step", **counter)
+        # First step with a loss that is not finite, first step with a label outside of the classes; -1 for none.
+        self.first_faults = self.add_weight(
+            shape=(2,), initializer=keras.initializers.Constant(-1), name="first_faults", **counter
+        )
+        names = _AVERAGED + (_CLASSIFIER if num_classes else ())
+        self._averaged = {name: keras.metrics.Mean(name=name) for name in names}
+        self._latest = {name: keras.metrics.Mean(name=name) for name in _LATEST}
+        self.built = True
+
+    # Compiling --------------------------------------------------------------------------------------------------
+
+    def compile(
+        self,
+        optimizer="lars",
+        loss: keras.losses.Loss | None = None,
+        kernel_optimizer="adam",
+        jit_compile: bool | str = "auto",
+        steps_per_execution: int = 1,
+        run_eagerly: bool = False,
+    ) -> None:
+        """Chooses what the training step optimises, and how.
+
+        Args:
+            optimizer: for the networks and the online classifier; any Keras optimizer. `LARS()` by default.
+            loss: `losses.SSLHSICLoss` (by default) or `losses.InfoNCELoss`.
+            kernel_optimizer: for the kernel scale; "adam" is Adam with the paper's 3e-4.
+            jit_compile: compile the step with XLA. "auto" does so on a single accelerator.
+            steps_per_execution: training steps in one call of the device program.
+            run_eagerly: run without a graph, for debugging.
+
+        Raises:
+            ValueError: if XLA is asked for under a distribution strategy.
+        """
+        distributed = self._distribute_strategy is not None
+        if jit_compile is True and distributed:
+            raise ValueError(
+                f"jit_compile=True cannot be used under {type(self._distribute_strategy).__name__}: a strategy compiles its "
+                "replicas by itself, and XLA has no device for the host's part of the step. Leave jit_compile='auto'."
+            )
+        loss = losses.SSLHSICLoss() if loss is None else loss
+        if not hasattr(loss, "terms"):
+            raise ValueError(
+                f"loss must be keras_sslhsic.losses.SSLHSICLoss or InfoNCELoss (an object with a method `terms`), got {loss!r}."
+            )
+        self.objective = loss
+        if optimizer == "lars":
+            optimizer = lars.LARS()
+        self.kernel_optimizer = keras.optimizers.Adam(3e-4) if kernel_optimizer == "adam" else kernel_optimizer
+        super().compile(
+            optimizer=optimizer,
+            jit_compile=False if distributed else jit_compile,
+            steps_per_execution=steps_per_execution,
+            run_eagerly=run_eagerly,
+        )
+        compat.build_optimizer(self.optimizer, self.online_variables)
+        compat.build_optimizer(self.kernel_optimizer, [self.kernel_scale])
+
+    def get_compile_config(self):
+        return {
+            "optimizer": keras.optimizers.serialize(getattr(self.optimizer, "inner_optimizer", self.optimizer)),
+            "kernel_optimizer": keras.optimizers.serialize(self.kernel_optimizer),
+            "loss": keras.saving.serialize_keras_object(self.objective),
+            "steps_per_execution": self.steps_per_execution,
+            "run_eagerly": self.run_eagerly,
+        }
+
+    def compile_from_config(self, config):
+        self.compile(**keras.saving.deserialize_keras_object(config))
+
+    # Networks ---------------------------------------------------------------------------------------------------
+
+    def call(self, images, training=False):
+        """Features of the encoder, float32 [B, F], for uint8 images or float images in [0, 1]."""
+        return self.encoder(policy.prepare(images, self.policy), training=training)
+
+    def keep_weight_ema(self, decay: float) -> None:
+        """Keeps a moving average of the encoder's weights in `ema_encoder` from now on."""
+        if self.ema_encoder is None:
+            self.ema_encoder = averaging.copy_of(self.encoder, "ema_encoder")
+            self.ema_encoder.trainable = False
+        self.weight_ema = decay
+
+    @property
+    def evaluation_encoder(self) -> keras.Model:
+        """The encoder to evaluate and keep: the moving average if there is one, else the online encoder."""
+        return self.encoder if self.ema_encoder is None else self.ema_encoder
+
+    def _project(self, encoder, projector, images, training):
+        """(features [B, F], projections [B, Q]) of one view; one pass a view keeps its batch statistics apart."""
+        features = encoder(images, training=training)
+        return features, projector(features, training=training)
+
+    def _hiddens(self, image_views, training):
+        """(z [B, M, Q] of unit norm, features of the first view [B, F])."""
+        online = [self._project(self.encoder, self.projector, x, training) for x in image_views]
+        outputs = [projection for _, projection in online]
+        if self.target:
+            outputs = [self.predictor(x, training=training) for x in outputs]
+            outputs += self._target_projections(image_views, training)
+        z = tf.math.l2_normalize(tf.stack([tf.cast(x, tf.float32) for x in outputs], axis=1), axis=-1)
+        return z, online[0][0]
+
+    def _target_projections(self, image_views, training):
+        return [
+            tf.stop_gradient(self._project(self.target_encoder, self.target_projector, x, training)[1])
+            for x in image_views
+        ]
+
+    # Steps ------------------------------------------------------------------------------------------------------
+
+    def _views(self, images, seed):
+        """The views of a batch; each replica draws its own."""
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        seed = tf.random.fold_in(seed, replica, alg="philox")
+        if isinstance(images, tuple):
+            return policy.finish_views(images, self.policy, seed)
+        return policy.make_views(images, self.policy, seed)
+
+    def _seeds(self):
+        """(seed of the views, seed of the loss), int32 [2] each, of the current step."""
+        seed = tf.stack([tf.constant(self.seed, tf.int32), tf.cast(compat.tensor(self.step), tf.int32)])
+        return tf.unstack(tf.random.split(seed, 2, alg="philox"))
+
+    def _classify(self, features, labels):
+        """(mean cross-entropy, accuracy) of the online classifier on one view of the local batch."""
+        logits = self.classifier(tf.stop_gradient(features))
+        cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels=tf.clip_by_value(labels, 0, self.num_classes - 1), logits=logits
+        )
+        correct = tf.cast(tf.equal(tf.argmax(logits, -1, output_type=labels.dtype), labels), tf.float32)
+        return tf.reduce_mean(cross_entropy), tf.reduce_mean(correct)
+
+    def _evaluate_batch(self, data, training):
+        """Loss (its mean over the replicas is the total), loss terms, z and labels of one batch."""
+        images, labels = batches.unpack(data)
+        labels = None if labels is None else tf.reshape(labels, [-1])
+        view_seed, loss_seed = self._seeds()
+        z, features = self._hiddens(self._views(images, view_seed), training)
+        if z.shape[1] < 2:
+            raise ValueError(
+                f"The loss needs at least two views of every image, found {z.shape[1]}: give more views, or train with a "
+                "target network."
+            )
+        terms = dict(self.objective.terms(z, loss_seed, tf.stop_gradient(compat.tensor(self.kernel_scale))))
+        loss = terms["loss"]
+        if self.classifier is not None and labels is not None:
+            terms["classifier_loss"], terms["online_accuracy"] = self._classify(features, labels)
+            loss += terms["classifier_loss"]
+        return loss, terms, z, labels
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss, terms, z, labels = self._evaluate_batch(data, training=True)
+            # Every replica holds the loss of the global batch, and the gradients are summed over the replicas.
+            scaled = self.optimizer.scale_loss(loss / replicas.num_replicas())
+        gradients = tape.gradient(scaled, self.online_variables, unconnected_gradients="zero")
+        gradients = compat.sum_over_replicas(gradients)
+        terms["grad_norm"] = tf.linalg.global_norm(gradients) / compat.loss_scale(self.optimizer)
+        terms["feature_std"], terms["effective_rank"] = diagnostics.feature_spread(z[:, 0])
+        terms["learning_rate"] = compat.learning_rate(self.optimizer)
+
+        compat.apply_summed_gradients(self.optimizer, gradients)
+        self._learn_kernel_scale(z)
+        step = compat.tensor(self.step)
+        if self.target:
+            terms["tau"] = self.target_decay(step)
+            averaging.update(self.target_variables, self.target_sources, terms["tau"])
+        if self.ema_encoder is not None:
+            self._update_weight_ema()
+        terms["kernel_scale"] = tf.convert_to_tensor(compat.tensor(self.kernel_scale))
+        self._note_faults(loss, labels)
+        self.step.assign_add(1)
+        return self._update_metrics(terms)
+
+    def test_step(self, data):
+        _, terms, z, _ = self._evaluate_batch(data, training=False)
+        terms["feature_std"], terms["effective_rank"] = diagnostics.feature_spread(z[:, 0])
+        return self._update_metrics(terms)
+
+    def _learn_kernel_scale(self, z):
+        """One step of the kernel's optimizer; both tapes are apart, so a loss scale does not touch this one."""
+        kernel = getattr(self.objective, "kernel", None)
+        if kernel is None or not self.learn_kernel_scale:
+            return
+        scale = tf.convert_to_tensor(compat.tensor(self.kernel_scale))
+        with tf.GradientTape() as tape:
+            tape.watch(scale)
+            entropy = kernels.scale_entropy(kernel.with_scale(scale), z)
+        gradients = compat.sum_over_replicas([-tape.gradient(entropy, scale) / replicas.num_replicas()])
+        compat.apply_summed_gradients(self.kernel_optimizer, gradients)
+
+    @property
+    def target_variables(self):
+        """Variables of the target that follow the online network; its batch statistics are its own."""
+        return _parameters(self.target_encoder) + _parameters(self.target_projector)
+
+    @property
+    def target_sources(self):
+        """Variables that `target_variables` follow, in the same order."""
+        return _parameters(self.encoder) + _parameters(self.projector)
+
+    def _update_weight_ema(self):
+        averaging.update(_parameters(self.ema_encoder), _parameters(self.encoder), self.weight_ema)
+        # The batch statistics are averages already.
+        averaging.update(_statistics(self.ema_encoder), _statistics(self.encoder), 0.0)
+
+    def _note_faults(self, loss, labels):
+        faults = [~tf.math.is_finite(loss)]
+        outside = False
+        if self.classifier is not None and labels is not None:
+            outside = tf.reduce_any((labels < 0) | (labels >= self.num_classes))
+            outside = replicas.all_sum(tf.cast(outside, tf.float32)) > 0.0
+        faults = tf.stack([faults[0], tf.convert_to_tensor(outside)])
+        first = compat.tensor(self.first_faults)
+        self.first_faults.assign(tf.where(faults & (first < 0), compat.tensor(self.step), first))
+
+    # Metrics ----------------------------------------------------------------------------------------------------
+
+    def _update_metrics(self, terms):
+        for name, metric in self._averaged.items():
+            if name in terms:
+                metric.update_state(terms[name])
+        for name, metric in self._latest.items():
+            if name in terms:
+                metric.reset_state()
+                metric.update_state(terms[name])
+        return {metric.name: metric.result() for metric in self.metrics}
+
+    @property
+    def metrics(self):
+        if not hasattr(self, "_latest"):
+            return []
+        shown = dict(self._averaged, **self._latest)
+        if not self.target:
+            shown.pop("tau")
+        if getattr(self, "objective", None) is not None and not hasattr(self.objective, "kernel"):
+            for name in ("hsic_zy", "hsic_zz", "kernel_scale"):
+                shown.pop(name)
+        return list(shown.values())
+
+    # Fitting ----------------------------------------------------------------------------------------------------
+
+    def fit(self, x=None, y=None, batch_size=None, epochs=1, initial_epoch=0, callbacks=None, **kwargs):
+        """Trains; see `keras.Model.fit`.
+
+        Args:
+            x: a `tf.data.Dataset` (see the class), or a uint8 array [N, H, W, C], or a dict of arrays.
+            y: integer labels [N] when x is an array; optional.
+            batch_size: for arrays; 256 by default.
+            epochs: index of the last epoch.
+            initial_epoch: where to start. With `callbacks.Checkpoint`, training goes on from the last checkpoint.
+            callbacks: as in Keras. `callbacks.TargetEMA` and `callbacks.StopOnFault` are added if they are missing.
+            **kwargs: passed on to `keras.Model.fit`.
+
+        Raises:
+            ValueError: for a data set smaller than the batch, float images, or a batch that the replicas cannot share.
+        """
+        callbacks = list(callbacks or [])
+        for callback in callbacks:
+            if isinstance(callback, Checkpoint):
+                initial_epoch = max(initial_epoch, callback.restore(self))
+        dataset = batches.as_dataset(x, y, batch_size or 256, self.seed, initial_epoch)
+        batches.check(dataset, self.distribute_strategy.num_replicas_in_sync)
+        if getattr(dataset, "steps_per_epoch", None):
+            kwargs.setdefault("steps_per_epoch", dataset.steps_per_epoch)
+        kwargs["shuffle"] = False  # datasets shuffle by themselves
+        for kind in (TargetEMA, StopOnFault) if self.target else (StopOnFault,):
+            if not any(isinstance(callback, kind) for callback in callbacks):
+                callbacks.append(kind())
+        return super().fit(dataset, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, **kwargs)
+
+    # Configuration ----------------------------------------------------------------------------------------------
+
+    def get_config(self):
+        config = super().get_config()
+        config.update(
+            encoder=keras.saving.serialize_keras_object(self.encoder),
+            projector_hidden=self.projector_hidden,
+            projection_dim=self.projection_dim,
+            target=self.target,
+            views=self.policy.to_dict(),
+            num_classes=self.num_classes,
+            kernel_scale=self.initial_kernel_scale,
+            learn_kernel_scale=self.learn_kernel_scale,
+            batch_norm_output=self.batch_norm_output,
+            weight_ema=self.weight_ema,
+            seed=self.seed,
+        )
+        return config
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        config["encoder"] = keras.saving.deserialize_keras_object(config["encoder"])
+        return cls(**config)
+
+
+def _parameters(network: keras.Model) -> list:
+    """Weights that gradients train; the frozen ones of a target count as well."""
+    statistics = {id(v) for v in _statistics(network)}
+    return [v for v in network.variables if id(v) not in statistics]
+
+
+def _statistics(network: keras.Model) -> list:
+    """Moving statistics of the BatchNorm layers."""
+    return [
+        v
+        for layer in network._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization)
+        for v in (layer.moving_mean, layer.moving_variance)
+    ]
+
+
+def _check_arguments(projector_hidden, projection_dim, num_classes, kernel_scale, weight_ema):
+    for name, value in (("projector_hidden", projector_hidden), ("projection_dim", projection_dim)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}.")
+    if num_classes is not None and num_classes < 2:
+        raise ValueError(f"num_classes must be None or at least 2, got {num_classes}.")
+    if kernel_scale <= 0:
+        raise ValueError(f"kernel_scale must be > 0, got {kernel_scale}.")
+    if weight_ema is not None and not 0.0 <= weight_ema < 1.0:
+        raise ValueError(f"weight_ema must be None or in [0, 1), got {weight_ema}.")
+
+

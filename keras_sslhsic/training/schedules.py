@@ -1,0 +1,93 @@
+"""Schedules: pure functions of the training step."""
+
+import math
+
+import keras
+import tensorflow as tf
+
+_PACKAGE = "keras_sslhsic"
+
+
+@keras.saving.register_keras_serializable(package=_PACKAGE)
+class WarmupCosine(keras.optimizers.schedules.LearningRateSchedule):
+    """Learning rate with linear warm-up and cosine decay to zero.
+
+    At step t, with w warm-up steps out of T:
+
+        t < w:   peak * t / w
+        t >= w:  peak * (1 + cos(pi (t - w) / (T - w))) / 2
+
+    The paper (section 5.1) takes peak = 0.4 * batch / 256, ten epochs of warm-up and 1000 epochs; see
+    `scaled_learning_rate`.
+
+    Args:
+        peak: the highest learning rate, >= 0.
+        total_steps: T, the steps of the whole training, >= 1.
+        warmup_steps: w, 0 <= w < T.
+
+    Raises:
+        ValueError: for values outside of these ranges.
+    """
+
+    def __init__(self, peak: float, total_steps: int, warmup_steps: int = 0):
+        if peak < 0:
+            raise ValueError(f"peak must be >= 0, got {peak}.")
+        if not 0 <= warmup_steps < total_steps:
+            raise ValueError(
+                f"warmup_steps must be in [0, total_steps), got warmup_steps={warmup_steps}, total_steps={total_steps}. "
+                "Train longer or warm up for fewer steps."
+            )
+        self.peak = float(peak)
+        self.total_steps = int(total_steps)
+        self.warmup_steps = int(warmup_steps)
+
+    def __call__(self, step):
+        t = tf.cast(step, tf.float32)
+        warmup = self.peak * t / max(self.warmup_steps, 1)
+        progress = (t - self.warmup_steps) / (self.total_steps - self.warmup_steps)
+        cosine = self.peak * 0.5 * (1.0 + tf.cos(math.pi * tf.clip_by_value(progress, 0.0, 1.0)))
+        return tf.where(t < self.warmup_steps, warmup, cosine)
+
+    def get_config(self):
+        return {"peak": self.peak, "total_steps": self.total_steps, "warmup_steps": self.warmup_steps}
+
+
+@keras.saving.register_keras_serializable(package=_PACKAGE)
+class TargetDecay:
+    """Decay rate of the target network's moving average: tau = 1 - (1 - base) (cos(pi t / T) + 1) / 2.
+
+    It rises from `base` to 1, at which the target stands still (BYOL, appendix B; used unchanged by SSL-HSIC).
+
+    Args:
+        base: tau at step 0, in [0, 1].
+        total_steps: T, the steps of the whole training. None keeps tau at `base`.
+
+    Raises:
+        ValueError: for values outside of these ranges.
+    """
+
+    def __init__(self, base: float = 0.99, total_steps: int | None = None):
+        if not 0.0 <= base <= 1.0:
+            raise ValueError(f"base must be in [0, 1], got {base}.")
+        if total_steps is not None and total_steps < 1:
+            raise ValueError(f"total_steps must be at least 1, got {total_steps}.")
+        self.base = float(base)
+        self.total_steps = None if total_steps is None else int(total_steps)
+
+    def __call__(self, step):
+        if self.total_steps is None:
+            return tf.constant(self.base, tf.float32)
+        progress = tf.clip_by_value(tf.cast(step, tf.float32) / self.total_steps, 0.0, 1.0)
+        return 1.0 - (1.0 - self.base) * 0.5 * (tf.cos(math.pi * progress) + 1.0)
+
+    def get_config(self):
+        return {"base": self.base, "total_steps": self.total_steps}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
+def scaled_learning_rate(base: float, batch_size: int) -> float:
+    """The linear scaling rule of the paper: base * batch_size / 256."""
+    return base * batch_size / 256
