@@ -1,0 +1,252 @@
+"""A whole experiment from its config: data, training, evaluation, pictures, and a run folder that holds them."""
+
+import csv
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from ml_collections import ConfigDict
+
+from keras_sslhsic import config as configs
+from keras_sslhsic import evaluation, losses, plots, views
+from keras_sslhsic.networks import build_encoder, with_preprocessing
+from keras_sslhsic.data.sources import Source, source
+from keras_sslhsic.training import lars, schedules
+from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
+from keras_sslhsic.training.checkpoint import Checkpoint
+from keras_sslhsic.training.model import SSLHSIC
+from keras_sslhsic.training.progress import Progress
+from keras_sslhsic.training.strategy import strategy
+
+CONFIG, SUMMARY, HISTORY = "config.json", "summary.json", "history.csv"
+ENCODER, MODEL, WEIGHTS = "encoder.keras", "model.keras", "encoder.weights.h5"
+
+
+def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = False) -> dict[str, Any]:
+    """Trains as the config says, evaluates, and fills a run folder.
+
+    The folder gets config.json, checkpoints/, history.csv, logs/ (TensorBoard), encoder.keras (images in [0, 255] to
+    features), model.keras (to train on), encoder.weights.h5, curves.png, views.png, features.png and summary.json.
+
+    Args:
+        config: see configs/fashion_small.py.
+        workdir: the run folder; made if it is missing.
+        resume: go on with the run that the folder holds.
+
+    Returns:
+        What summary.json holds: name, seed, epochs, seconds, last metrics and the rows of the table.
+
+    Raises:
+        ValueError: if the folder holds another run, or the config does not fit the data.
+    """
+    workdir = Path(workdir)
+    data = source(config)
+    _claim(workdir, config, resume)
+    started = time.monotonic()
+    model = build_model(config, data)
+    untrained = model.encoder.get_weights()
+    views.show(data.sample(8), model.policy).savefig(workdir / "views.png", dpi=110)
+
+    checkpoint = Checkpoint(workdir / "checkpoints")
+    first_epoch = checkpoint.restore(model)
+    _trim_history(workdir / HISTORY, first_epoch)
+    model.fit(
+        data.batches(first_epoch),
+        epochs=config.epochs,
+        steps_per_epoch=data.steps_per_epoch,
+        verbose=0,
+        callbacks=[
+            *([TargetEMA(config.target_ema)] if model.target else []),
+            StopOnFault(),
+            keras.callbacks.CSVLogger(str(workdir / HISTORY), append=True),
+            keras.callbacks.TensorBoard(str(workdir / "logs"), write_graph=False),
+            checkpoint,
+            Progress(),
+        ],
+    )
+    history = read_history(workdir / HISTORY)
+    plots.curves(history, workdir / "curves.png")
+    encoder = serving_encoder(model, model.evaluation_encoder)
+    encoder.save(workdir / ENCODER)
+    model.evaluation_encoder.save_weights(workdir / WEIGHTS)
+    model.save(workdir / MODEL)
+    summary = {
+        "name": config.name,
+        "seed": config.seed,
+        "epochs": config.epochs,
+        "seconds": round(time.monotonic() - started, 1),
+        "metrics": {name: values[-1] for name, values in history.items()},
+        "results": [],
+    }
+    if data.labelled_arrays is not None:
+        model.encoder.set_weights(untrained)
+        summary["results"] = compare(encoder, serving_encoder(model, model.encoder), data)
+        test, labels = data.labelled_arrays[1]
+        features = evaluation.extract_features(encoder, test)
+        plots.feature_map(features, labels, data.class_names, workdir / "features.png")
+    _write_json(workdir / SUMMARY, summary)
+    return summary
+
+
+def build_model(config: ConfigDict, data: Source) -> SSLHSIC:
+    """The compiled trainer that a config describes, built under its strategy; equal seeds give equal weights."""
+    keras.utils.set_random_seed(config.seed)
+    keras.mixed_precision.set_dtype_policy(config.precision)
+    with strategy(config.strategy).scope():
+        model = SSLHSIC(
+            build_encoder(**config.encoder),
+            views=config.views,
+            seed=config.seed,
+            **config.model,
+        )
+        model.compile(
+            build_optimizer(config, data.steps_per_epoch, model.online_variables),
+            loss=build_loss(config.loss),
+            steps_per_execution=config.steps_per_execution,
+        )
+    return model
+
+
+def build_optimizer(config: ConfigDict, steps_per_epoch: int, variables: Sequence) -> keras.optimizers.Optimizer:
+    """The optimizer of a config, its learning rate warmed up, then on a cosine to zero.
+
+    `optimizer.learning_rate` is the peak for a batch of 256; the peak itself is in proportion to the batch.
+    """
+    settings = config.optimizer
+    rate = schedules.WarmupCosine(
+        schedules.scaled_learning_rate(settings.learning_rate, config.batch_size),
+        total_steps=config.epochs * steps_per_epoch,
+        warmup_steps=min(settings.warmup_epochs, config.epochs - 1) * steps_per_epoch,
+    )
+    makers = {
+        "lars": lambda: lars.LARS(rate, weight_decay=settings.weight_decay),
+        "adamw": lambda: keras.optimizers.AdamW(rate, weight_decay=settings.weight_decay),
+        "sgd": lambda: keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, weight_decay=settings.weight_decay or None),
+    }
+    if settings.name not in makers:
+        raise ValueError(f"Unknown optimizer {settings.name!r}; expected one of {', '.join(makers)}.")
+    optimizer = makers[settings.name]()
+    if settings.name != "lars":
+        optimizer.exclude_from_weight_decay([v for v in variables if not lars.is_adapted(v)])
+    return optimizer
+
+
+def build_loss(settings: ConfigDict) -> keras.losses.Loss:
+    """The loss of a config: {"name": "ssl_hsic" or "info_nce", and its arguments}."""
+    arguments = settings.to_dict()
+    makers = {"ssl_hsic": losses.SSLHSICLoss, "info_nce": losses.InfoNCELoss}
+    name = arguments.pop("name")
+    if name not in makers:
+        raise ValueError(f"Unknown loss {name!r}; expected one of {', '.join(makers)}.")
+    return makers[name](**arguments)
+
+
+def serving_encoder(model: SSLHSIC, encoder: keras.Model) -> keras.Model:
+    """An encoder with the normalisation of the model's views in front: images in [0, 255] to features."""
+    return with_preprocessing(encoder, model.policy.mean, model.policy.std)
+
+
+# The table ----------------------------------------------------------------------------------------------------------
+
+
+def compare(encoder: keras.Model, untrained: keras.Model, data: Source) -> list[dict[str, Any]]:
+    """kNN and linear accuracy of the pretrained encoder, beside raw pixels and the untrained encoder.
+
+    Returns:
+        One {"features", "knn", "linear"} for each, accuracies in [0, 1].
+    """
+    (train, train_labels), (test, test_labels) = data.labelled_arrays
+    pairs = {
+        "pretrained": [evaluation.extract_features(encoder, x) for x in (train, test)],
+        "untrained": [evaluation.extract_features(untrained, x) for x in (train, test)],
+        "raw pixels": [x.reshape(len(x), -1).astype(np.float32) / 255 for x in (train, test)],
+    }
+    rows = []
+    for name, (train_features, test_features) in pairs.items():
+        arguments = (train_features, train_labels, test_features, test_labels)
+        knn = evaluation.knn(*arguments, k=20)
+        linear = evaluation.linear_features(*arguments)
+        rows.append({"features": name, "knn": knn.top1, "linear": linear.top1})
+    return rows
+
+
+def format_table(rows: Sequence[dict[str, Any]]) -> str:
+    """The table of `compare` as text, accuracies in per cent."""
+    names = list(rows[0])
+    cells = [names] + [[f"{100 * v:.1f}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(names))]
+    lines = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+             for row in cells]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+# The run folder -----------------------------------------------------------------------------------------------------
+
+
+def _claim(workdir: Path, config: ConfigDict, resume: bool) -> None:
+    """Takes a folder for a run, or refuses one that holds another."""
+    wanted = json.loads(json.dumps(config.to_dict()))
+    file = workdir / CONFIG
+    if file.exists():
+        found = json.loads(file.read_text())
+        flat, other = _flat(wanted), _flat(found)
+        differing = sorted(name for name in flat.keys() | other.keys() if flat.get(name) != other.get(name))
+        if differing:
+            raise ValueError(
+                f"{workdir} holds a run of another config; they differ in "
+                + ", ".join(f"{name} ({other.get(name)!r} there, {flat.get(name)!r} now)" for name in differing)
+                + ". Give another --workdir."
+            )
+        if not resume:
+            raise ValueError(f"{workdir} holds a run of this config already. Add --resume to go on with it, or give another --workdir.")
+    elif workdir.exists() and any(workdir.iterdir()):
+        raise ValueError(f"{workdir} is not empty and holds no run. Give a new or an empty --workdir.")
+    workdir.mkdir(parents=True, exist_ok=True)
+    _write_json(file, wanted)
+
+
+def _flat(config: dict) -> dict[str, Any]:
+    return configs.flatten(ConfigDict(config))
+
+
+def load_config(workdir: str | os.PathLike) -> ConfigDict:
+    """The config of a run folder.
+
+    Raises:
+        ValueError: if the folder holds no run.
+    """
+    file = Path(workdir) / CONFIG
+    if not file.exists():
+        raise ValueError(f"{workdir} holds no run: there is no {CONFIG} in it. Make one with `keras-sslhsic pretrain`.")
+    return ConfigDict(json.loads(file.read_text()))
+
+
+def read_history(file: Path) -> dict[str, list[float]]:
+    """{name: a value an epoch} from history.csv."""
+    with open(file, newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    return {name: [float(row[name]) for row in rows] for name in rows[0]} if rows else {}
+
+
+def _trim_history(file: Path, epochs: int) -> None:
+    """Drops the rows of epochs that will be trained once more."""
+    if not file.exists():
+        return
+    lines = file.read_text().splitlines(keepends=True)
+    _write(file, "".join(lines[: 1 + epochs]) if epochs else "")
+
+
+def _write_json(file: Path, content: Any) -> None:
+    _write(file, json.dumps(content, indent=2) + "\n")
+
+
+def _write(file: Path, text: str) -> None:
+    """Writes a file so that a reader finds the old one or the new one, never half of it."""
+    partial = file.with_name(file.name + ".partial")
+    partial.write_text(text)
+    os.replace(partial, file)
