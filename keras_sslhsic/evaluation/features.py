@@ -1,0 +1,212 @@
+"""Features of many images, from any encoder: computed once, on all devices, kept on disk if wanted."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+Encoder = keras.Model | Callable[[tf.Tensor], tf.Tensor]
+
+
+def extract_features(
+    encoder: Encoder,
+    data: Any,
+    *,
+    batch_size: int = 256,
+    verbose: bool = False,
+    cache_dir: str | os.PathLike | None = None,
+    data_version: str | None = None,
+) -> np.ndarray:
+    """Computes the encoder's features of all images, in their order.
+
+    The encoder runs in inference mode: moving statistics of BatchNormalization are used and stay as they are.
+    Under a tf.distribute strategy (the current one, or the one that the encoder was built in) each batch is
+    split over its replicas.
+
+    Args:
+        encoder: keras.Model, or function, from uint8 or float images [B, H, W, C] in [0, 255] to features [B,
+            F] (maps [B, h, w, F] are flattened).
+        data: images [N, H, W, C]; or a finite tf.data.Dataset of batches: images, (images, labels), or
+            {"image": images}.
+        batch_size: images a step, for arrays.
+        verbose: whether to show a progress bar.
+        cache_dir: folder that keeps the result, in a file named by the encoder's weights and structure and by
+            the data. A second call reads it.
+        data_version: name of the data in the cache's key, such as "imagenet2012:5.1.0/train/center_crop".
+            Required to cache a dataset; an array is known by its bytes.
+
+    Returns:
+        float32 [N, F].
+
+    Raises:
+        ValueError: if the images do not fit the encoder, there are none, or a cache is asked for that has no
+            key.
+
+    Example:
+        >>> features = extract_features(lambda x: tf.cast(x, tf.float32), np.zeros([4, 2, 2, 1], np.uint8))
+        >>> features.shape
+        (4, 4)
+    """
+    if cache_dir is None:
+        return _extract(encoder, data, batch_size, verbose)[0]
+    file = Path(cache_dir) / f"{encoder_hash(encoder)}-{_data_hash(data, data_version)}.npy"
+    if file.exists():
+        return np.load(file)
+    features = _extract(encoder, data, batch_size, verbose)[0]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # Renamed when whole, so that a kill leaves no half-written file behind.
+    partial = file.with_name(f"{file.stem}.{os.getpid()}.tmp.npy")
+    np.save(partial, features)
+    partial.replace(file)
+    return features
+
+
+def extract_labelled_features(
+    encoder: Encoder, dataset: tf.data.Dataset, *, verbose: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Computes features and collects labels in one pass over a dataset.
+
+    Args:
+        encoder: as in `extract_features`.
+        dataset: finite tf.data.Dataset of batches (images, labels) or {"image", "label"}.
+        verbose: whether to show a progress bar.
+
+    Returns:
+        float32 [N, F] and the labels [N, ...] in their own dtype.
+
+    Raises:
+        ValueError: as `extract_features`, and if the dataset has no labels.
+    """
+    features, labels = _extract(encoder, dataset, 0, verbose)
+    if labels is None:
+        raise ValueError(
+            f"Labels are missing: batches must be (images, labels) or hold 'image' and 'label', "
+            f"found {dataset.element_spec}."
+        )
+    return features, labels
+
+
+def encoder_hash(encoder: Encoder) -> str:
+    """16 hexadecimal digits that identify an encoder's structure and weights.
+
+    Raises:
+        ValueError: for a plain function, whose weights cannot be seen.
+    """
+    if not isinstance(encoder, keras.Model):
+        raise ValueError(
+            f"Only a keras.Model can be identified by its weights, found {type(encoder).__name__}."
+        )
+    digest = hashlib.sha256()
+    # Names that Keras numbers anew in every process are no part of the structure.
+    digest.update(repr([(type(layer).__name__, _settings(layer)) for layer in encoder.layers]).encode())
+    for weight in encoder.weights:
+        value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
+        digest.update(f"{value.dtype}{value.shape}".encode())
+        digest.update(value)
+    return digest.hexdigest()[:16]
+
+
+def labelled_batch(batch: Any) -> tuple[Any, Any]:
+    """Splits a batch, or its spec, into images and labels (None without).
+
+    Raises:
+        ValueError: if a dict has no "image".
+    """
+    if isinstance(batch, dict):
+        if "image" not in batch:
+            raise ValueError(f"A batch must hold 'image', found the keys {sorted(batch)}.")
+        return batch["image"], batch.get("label")
+    if isinstance(batch, tuple | list):
+        return batch[0], batch[1] if len(batch) > 1 else None
+    return batch, None
+
+
+def check_images(encoder: Encoder, shape: tuple[int | None, ...]) -> None:
+    """Checks that batches of this shape fit the encoder.
+
+    Raises:
+        ValueError: if they are not [B, H, W, C], or the encoder was built for another height, width or
+            channels.
+    """
+    if len(shape) != 4:
+        raise ValueError(f"Images must come as [N, H, W, C], found shape {tuple(shape)}.")
+    expected = getattr(encoder, "input_shape", None)
+    if not isinstance(expected, tuple) or len(expected) != 4:
+        return
+    if any(e is not None and s is not None and e != s for e, s in zip(expected[1:], shape[1:], strict=True)):
+        raise ValueError(
+            f"The encoder takes images of height, width, channels {expected[1:]}, found {tuple(shape[1:])}. Resize "
+            "the images, or build the encoder for this size."
+        )
+
+
+def _extract(encoder, data, batch_size, verbose):
+    batches = data if isinstance(data, tf.data.Dataset) else _batches(np.asanyarray(data), batch_size)
+    spec = labelled_batch(batches.element_spec)[0].shape
+    if spec.rank is not None:
+        check_images(encoder, tuple(spec))
+    total = int(batches.cardinality())
+    if total == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("The dataset is infinite: take a finite part of it, or build it without repeating.")
+    strategy = getattr(encoder, "distribute_strategy", None) or tf.distribute.get_strategy()
+    if strategy.num_replicas_in_sync > 1:
+        batches = strategy.experimental_distribute_dataset(batches)
+
+    @tf.function(reduce_retracing=True)
+    def step(batch):
+        def one(batch):
+            images, labels = labelled_batch(batch)
+            outputs = encoder(images, training=False) if isinstance(encoder, keras.Model) else encoder(images)
+            outputs = tf.cast(outputs, tf.float32)
+            return tf.reshape(outputs, [tf.shape(outputs)[0], -1]), labels
+
+        return strategy.run(one, args=(batch,))
+
+    features, labels = [], []
+    for batch in tqdm(
+        batches, total=total if total >= 0 else None, unit="batch", desc="features", disable=not verbose
+    ):
+        found, own = step(batch)
+        features += [part.numpy() for part in strategy.experimental_local_results(found)]
+        if own is not None:
+            labels += [part.numpy() for part in strategy.experimental_local_results(own)]
+    if not features:
+        raise ValueError("There are no images.")
+    return np.concatenate(features), np.concatenate(labels) if labels else None
+
+
+def _batches(images: np.ndarray, batch_size: int) -> tf.data.Dataset:
+    # A generator: slices of an array would copy it whole into a tensor, also one mapped from disk.
+    starts = range(0, len(images), batch_size)
+    dataset = tf.data.Dataset.from_generator(
+        lambda: (images[start : start + batch_size] for start in starts),
+        output_signature=tf.TensorSpec((None, *images.shape[1:]), images.dtype),
+    )
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(starts))).prefetch(2)
+
+
+def _settings(layer):
+    return {
+        key: value
+        for key, value in layer.get_config().items()
+        if key not in ("name", "layers", "build_config")
+    }
+
+
+def _data_hash(data: Any, version: str | None) -> str:
+    digest = hashlib.sha256()
+    if version is not None:
+        digest.update(version.encode())
+    elif isinstance(data, tf.data.Dataset):
+        raise ValueError("To cache the features of a dataset, name it with data_version.")
+    else:
+        array = np.ascontiguousarray(data)
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(array)
+    return digest.hexdigest()[:16]

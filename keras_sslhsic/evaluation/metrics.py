@@ -1,0 +1,94 @@
+"""Metrics of classification: top-k, mean per-class accuracy, average precision."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+
+def top_k(scores: np.ndarray, labels: np.ndarray, k: int = 1) -> float:
+    """Share of examples whose label is among the k highest scores.
+
+    A tie counts against the label only where a class of lower number has the same score.
+
+    Args:
+        scores: float [N, C].
+        labels: int [N], in 0 ... C - 1.
+        k: number of classes that may hold the label.
+    """
+    own = np.take_along_axis(scores, labels[:, None], axis=1)
+    before = np.arange(scores.shape[1]) < labels[:, None]
+    rank = np.sum((scores > own) | ((scores == own) & before), axis=1)
+    return float(np.mean(rank < k))
+
+
+def mean_per_class(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Mean over the classes present in `labels` of the share of their examples that are predicted right.
+
+    Args:
+        predictions: int [N], predicted classes.
+        labels: int [N].
+    """
+    counts = np.bincount(labels)
+    right = np.bincount(labels[predictions == labels], minlength=len(counts))
+    return float(np.mean(right[counts > 0] / counts[counts > 0]))
+
+
+def average_precision(scores: np.ndarray, positives: np.ndarray, points: int | None = None) -> float:
+    """Area under the precision-recall curve of one class.
+
+    All points: sum_n (R_n - R_{n-1}) P_n over the distinct scores. With `points`, the mean over as many
+    evenly spaced recalls r of max_{R_n >= r} P_n; VOC2007 takes 11 (Everingham et al. 2010, section 4.2).
+
+    Args:
+        scores: float [N], higher is more likely.
+        positives: bool [N].
+        points: number of recall levels, or None for all points.
+
+    Raises:
+        ValueError: if no example is positive.
+    """
+    positives = np.asarray(positives, bool)
+    if not positives.any():
+        raise ValueError("average_precision needs at least one positive example, found none.")
+    order = np.argsort(-np.asarray(scores), kind="stable")
+    ordered = np.asarray(scores)[order]
+    # Tied scores enter together, so the result does not depend on the order of the examples.
+    ends = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)
+    found = np.cumsum(positives[order])[ends]
+    precision, recall = found / (ends + 1), found / found[-1]
+    if points is None:
+        return float(np.sum(np.diff(recall, prepend=0.0) * precision))
+    best_from = np.maximum.accumulate(precision[::-1])[::-1]
+    # Recall is a ratio of whole numbers: compared with a margin, so that 3/10 reaches the level 0.3.
+    first = np.searchsorted(recall, np.linspace(0.0, 1.0, points) - 1e-9)
+    return float(np.mean(best_from[first]))
+
+
+def mean_average_precision(scores: np.ndarray, positives: np.ndarray, points: int | None = None) -> float:
+    """Mean of `average_precision` over the classes.
+
+    Args:
+        scores: float [N, C].
+        positives: bool [N, C]; an example may have several classes.
+        points: as in `average_precision`.
+    """
+    return float(
+        np.mean([average_precision(s, p, points) for s, p in zip(scores.T, positives.T, strict=True)])
+    )
+
+
+def bootstrap_interval(
+    metric: Callable[[np.ndarray], float], num_examples: int, seed: int = 0, draws: int = 200
+) -> tuple[float, float]:
+    """95 % interval of a metric by drawing the examples again, with replacement (percentiles 2.5 and 97.5).
+
+    Args:
+        metric: function of the indices int [N] of the examples drawn.
+        num_examples: N.
+        seed: of the draws.
+        draws: number of resamples.
+    """
+    generator = np.random.default_rng(seed)
+    values = [metric(generator.integers(num_examples, size=num_examples)) for _ in range(draws)]
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(low), float(high)

@@ -1,0 +1,130 @@
+"""Many linear classifiers trained at once: the candidates of a sweep are slices of one wide classifier."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A learning rate (the peak) and an l2 weight decay."""
+
+    learning_rate: float
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How every candidate is trained.
+
+    Attributes:
+        epochs: passes over the training images.
+        batch_size: images a step.
+        warmup_steps: steps of linear warm-up, before the cosine to 0.
+        momentum: of SGD.
+        nesterov: whether the momentum is Nesterov's.
+    """
+
+    epochs: int
+    batch_size: int
+    warmup_steps: int = 0
+    momentum: float = 0.9
+    nesterov: bool = True
+
+
+def grid(learning_rates: Sequence[float], weight_decays: Sequence[float]) -> tuple[Candidate, ...]:
+    """All pairs of a learning rate and a weight decay."""
+    return tuple(itertools.starmap(Candidate, itertools.product(learning_rates, weight_decays)))
+
+
+class WideClassifier(tf.Module):
+    """K linear classifiers [F, C] side by side as one matrix [F, K C], each trained by SGD on its own loss.
+
+    The loss of a candidate is the mean cross-entropy + weight_decay / 2 |W|^2 (biases are not decayed). Since
+    no loss reads another candidate's weights, training together equals training alone; features are computed
+    once for all.
+
+    Args:
+        dim: F.
+        num_classes: C.
+        candidates: K learning rates and weight decays.
+    """
+
+    def __init__(self, dim: int, num_classes: int, candidates: Sequence[Candidate]):
+        super().__init__()
+        self.shape = (len(candidates), num_classes)
+        columns = len(candidates) * num_classes
+        self.kernel = tf.Variable(tf.zeros([dim, columns]))
+        self.bias = tf.Variable(tf.zeros([columns]))
+        self.momenta = [tf.Variable(tf.zeros_like(v)) for v in (self.kernel, self.bias)]
+        self.learning_rates = np.repeat([c.learning_rate for c in candidates], num_classes).astype(np.float32)
+        self.weight_decays = np.repeat([c.weight_decay for c in candidates], num_classes).astype(np.float32)
+
+    def logits(self, features: tf.Tensor) -> tf.Tensor:
+        """float [B, F] -> [B, K, C]."""
+        return tf.reshape(features @ self.kernel + self.bias, [-1, *self.shape])
+
+    def step(self, features: tf.Tensor, labels: tf.Tensor, rate: tf.Tensor, recipe: Recipe) -> None:
+        """One step of SGD on every candidate.
+
+        Args:
+            features: float32 [B, F].
+            labels: int [B].
+            rate: the schedule's factor on the learning rates.
+            recipe: for the momentum.
+        """
+        targets = tf.one_hot(labels, self.shape[1])[:, None]
+        # The gradient of softmax cross-entropy by the logits.
+        errors = (tf.nn.softmax(self.logits(features)) - targets) / tf.cast(tf.shape(features)[0], tf.float32)
+        errors = tf.reshape(errors, [-1, self.bias.shape[0]])
+        gradients = (
+            tf.matmul(features, errors, transpose_a=True) + self.weight_decays * self.kernel,
+            tf.reduce_sum(errors, axis=0),
+        )
+        for variable, momentum, gradient in zip(
+            (self.kernel, self.bias), self.momenta, gradients, strict=True
+        ):
+            momentum.assign(recipe.momentum * momentum + gradient)
+            update = gradient + recipe.momentum * momentum if recipe.nesterov else momentum
+            variable.assign_sub(rate * self.learning_rates * update)
+
+    def fit(self, features: np.ndarray, labels: np.ndarray, recipe: Recipe, seed: int) -> None:
+        """Trains on features in memory, each epoch in an order of its own.
+
+        Args:
+            features: float32 [N, F].
+            labels: int [N].
+            recipe: with batch_size <= N. The last images of an epoch that fill no batch are left out.
+            seed: of the order.
+        """
+        steps = len(labels) // recipe.batch_size
+        features, labels = tf.constant(features), tf.constant(labels)
+
+        @tf.function
+        def epoch(number):
+            order = tf.random.experimental.stateless_shuffle(tf.range(len(labels)), seed=[seed, number])
+            for i in tf.range(steps):
+                rows = order[i * recipe.batch_size : (i + 1) * recipe.batch_size]
+                rate = schedule(number * steps + i, recipe.epochs * steps, recipe.warmup_steps)
+                self.step(tf.gather(features, rows), tf.gather(labels, rows), rate, recipe)
+
+        for number in tf.range(recipe.epochs):
+            epoch(number)
+
+    def accuracies(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Share of features that each candidate classifies right, float [K]."""
+        predictions = tf.argmax(self.logits(tf.constant(features)), axis=-1).numpy()
+        return np.mean(predictions == labels[:, None], axis=0)
+
+
+def schedule(step: tf.Tensor, total_steps: int, warmup_steps: int) -> tf.Tensor:
+    """Factor on the learning rate: t / w in the warm-up, then (1 + cos(pi (t - w) / (T - w))) / 2."""
+    step = tf.cast(step, tf.float32)
+    progress = (step - warmup_steps) / max(total_steps - warmup_steps, 1)
+    return tf.where(
+        step < warmup_steps, step / max(warmup_steps, 1), 0.5 * (1.0 + tf.cos(math.pi * progress))
+    )
