@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from keras_sslhsic.hsic import replicas
 from keras_sslhsic.hsic.spectral import GaussianFrequencies, IMQFrequencies
 
 tfd = tfp.distributions
@@ -168,15 +169,16 @@ def scale_entropy(kernel: Kernel, z: tf.Tensor, max_rows: int = 1024) -> tf.Tens
     Args:
         kernel: the kernel, its scale a tensor or variable.
         z: representations [n, Q] or [B, M, Q], float.
-        max_rows: at most about this many rows, evenly spaced, enter the pairs (all of them if there are no more), so that
-            the cost does not grow with the square of the batch.
+        max_rows: at most about this many rows of the global batch, evenly spaced, enter the pairs (all of them if there
+            are no more), so that neither the cost nor the communication grows with the batch.
 
     Returns:
-        Scalar, float32 or the dtype of z if that is wider. Under `tf.distribute` it is the mean of this replica's pairs.
+        Scalar, float32 or the dtype of z if that is wider; under `tf.distribute` that of the global batch, equal on all
+        replicas.
     """
     z = tf.stop_gradient(z)
     z = tf.cast(z, tf.float64 if z.dtype == tf.float64 else tf.float32)
     rows = tf.reshape(z, [-1, z.shape[-1]])
-    rows = rows[:: -(-rows.shape[0] // max_rows) if rows.shape[0] else 1]
+    rows = replicas.all_gather(rows[:: -(-rows.shape[0] * replicas.num_replicas() // max_rows)])
     slope = kernel.derivative(squared_distances(rows, rows))
     return 0.5 * tf.reduce_mean(tf.math.log(tf.maximum(tf.square(slope), 1e-14)))
