@@ -16,22 +16,24 @@ def with_preprocessing(
 ) -> keras.Model:
     """Puts resizing and normalisation in front of an encoder.
 
-    The result computes ``encoder((images / 255 - mean) / std)``. It is made of Keras's own layers alone, so its
-    ``.keras`` file loads, and its exports run, where keras_sslhsic is not installed.
+    The result computes ``encoder((images / 255 - mean) / std)``. It is made of Keras's own layers alone, so
+    its ``.keras`` file loads, and its exports run, where keras_sslhsic is not installed.
 
     Args:
-        encoder: keras.Model from normalised float images [B, H, W, C] to features [B, F]. Its weights are shared.
+        encoder: keras.Model from normalised float images [B, H, W, C] to features [B, F]; its weights are
+            shared.
         mean: mean of each channel, of pixels in [0, 1]; one number or C of them.
         std: standard deviation of each channel, of pixels in [0, 1]; positive.
-        size: side, or (height, width), that images are resized to (bilinear, aspect ratio not kept). None leaves
-            them as they are.
-        antialias: whether shrinking averages over all the pixels it covers. Off by default, as in the preprocessing
-            that the released networks were trained and evaluated with; LiteRT and ONNX cannot express it.
+        size: side, or (height, width), that images are resized to (bilinear, aspect ratio not kept). None
+            leaves them as they are.
+        antialias: whether shrinking averages over all the pixels it covers. Off by default, as in the
+            preprocessing that the released networks were trained and evaluated with; LiteRT and ONNX cannot
+            express it.
         name: name of the model; by default the encoder's.
 
     Returns:
-        keras.Model from images [B, H, W, C], uint8 or float in [0, 255], to float32 features [B, F]. With `size`, H
-        and W are free.
+        keras.Model from images [B, H, W, C], uint8 or float in [0, 255], to float32 features [B, F]. With
+        `size`, H and W are free.
 
     Raises:
         ValueError: if `encoder` does not read images, or `mean` and `std` do not fit its channels.
@@ -50,14 +52,16 @@ def with_preprocessing(
         raise ValueError(f"std must be positive, found {std.tolist()}.")
 
     images = keras.Input(shape[1:] if size is None else (None, None, channels), dtype="float32", name="image")
-    # Normalised first: `Resizing` rounds integer images to integers. float32 throughout: a half-precision policy
-    # must not round the pixels.
+    # Normalised first: resizing rounds integer images to integers. float32 throughout: a half-precision
+    # policy must not round the pixels.
     x = keras.layers.Rescaling(
         (1 / (255 * std)).tolist(), (-mean / std).tolist(), dtype="float32", name="normalize"
     )(images)
     if size is not None:
-        height, width = (size, size) if isinstance(size, int) else size
-        x = keras.layers.Resizing(height, width, antialias=antialias, dtype="float32", name="resize")(x)
+        size = (size, size) if isinstance(size, int) else tuple(size)
+        # Not keras.layers.Resizing: its default training=True reaches the layers after it (Keras 3.15), and
+        # BatchNormalization would normalise by the batch.
+        x = keras.ops.image.resize(x, size, interpolation="bilinear", antialias=antialias)
     features = keras.layers.Identity(dtype="float32", name="float32")(encoder(x))
     return keras.Model(images, features, name=name or encoder.name)
 
