@@ -1,10 +1,11 @@
 """Build the bundled Fashion-MNIST subset from the four IDX files of the original data set.
 
-    python tools/make_bundled.py /usr/share/datasets/fashion-mnist keras_sslhsic/data/files/fashion_mnist_subset.npz
+    python tools/make_bundled.py /usr/share/datasets/fashion-mnist
+    keras_sslhsic/data/files/fashion_mnist_subset.npz
 
 On Debian and Ubuntu the files come from the package `dataset-fashion-mnist`; the originals are at
-https://github.com/zalandoresearch/fashion-mnist. A fixed seed draws 1,000 training and 200 test images of each of the
-ten classes without replacement; their original order is kept. Prints the SHA-256 that
+https://github.com/zalandoresearch/fashion-mnist. A fixed seed draws 1,000 training and 200 test images of
+each of the ten classes without replacement; their original order is kept. Prints the SHA-256 that
 `keras_sslhsic.data.bundled` checks on loading.
 """
 
@@ -21,7 +22,7 @@ TEST_PER_CLASS = 200
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Reads a gzipped IDX file of unsigned bytes: two zero bytes, type 8, rank, big-endian sizes, then the data."""
+    """Reads a gzipped IDX file of bytes: two zeros, type 8, rank, big-endian sizes, then the data."""
     content = gzip.decompress(path.read_bytes())
     if content[:3] != b"\x00\x00\x08":
         raise ValueError(f"{path}: expected an IDX file of unsigned bytes, found magic {content[:4].hex()}")
@@ -46,12 +47,18 @@ def make(source: Path) -> dict[str, np.ndarray]:
         images = read_idx(source / f"{prefix}-images-idx3-ubyte.gz")
         labels = read_idx(source / f"{prefix}-labels-idx1-ubyte.gz")
         index = balanced_indices(labels, per_class, rng)
-        arrays |= {f"x_{split}": images[index, ..., None], f"y_{split}": labels[index], f"index_{split}": index}
+        arrays |= {
+            f"x_{split}": images[index, ..., None],
+            f"y_{split}": labels[index],
+            f"index_{split}": index,
+        }
     return arrays
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("source", type=Path, help="folder with the four *-ubyte.gz files")
     parser.add_argument("output", type=Path, help="the .npz file to write")
     args = parser.parse_args()

@@ -1,7 +1,9 @@
-"""Input pipelines: from arrays, image folders and TensorFlow Datasets, and a small data set inside the package."""
+"""Input pipelines: arrays, image folders, TensorFlow Datasets, and a small data set inside the package."""
 
-from keras_sslhsic.data import bundled
-from keras_sslhsic.data.arrays import from_arrays
-from keras_sslhsic.data.order import Order
-
-__all__ = ["Order", "bundled", "from_arrays"]
+from keras_sslhsic.data import bundled as bundled
+from keras_sslhsic.data.arrays import from_arrays as from_arrays
+from keras_sslhsic.data.broken import BrokenFiles as BrokenFiles
+from keras_sslhsic.data.broken import TooManyBrokenFiles as TooManyBrokenFiles
+from keras_sslhsic.data.decode import DecodeError as DecodeError
+from keras_sslhsic.data.folder import from_folder as from_folder
+from keras_sslhsic.data.order import Order as Order

@@ -11,15 +11,15 @@ from keras_sslhsic.data.order import Order
 def check_images(x: np.ndarray) -> None:
     """Raises ValueError, saying how to convert, unless `x` is uint8 [N, H, W, C] in [0, 255]."""
     if x.dtype != np.uint8:
-        if x.dtype.kind == "f" and x.size and 0.0 <= x.min() and x.max() <= 1.0:
+        if x.dtype.kind == "f" and x.size and x.min() >= 0.0 and x.max() <= 1.0:
             raise ValueError(
                 f"images must be uint8 in [0, 255], found {x.dtype} in [0, 1]: convert them with "
                 "np.round(x * 255).astype(np.uint8)"
             )
         bounds = f" in [{x.min():g}, {x.max():g}]" if x.size and x.dtype.kind in "iuf" else ""
         raise ValueError(
-            f"images must be uint8 in [0, 255], found {x.dtype}{bounds}: scale them to [0, 255] and convert them with "
-            "np.round(x).astype(np.uint8)"
+            f"images must be uint8 in [0, 255], found {x.dtype}{bounds}: scale them to [0, 255] and convert "
+            "them with np.round(x).astype(np.uint8)"
         )
     if x.ndim != 4:
         hint = ": add the channel axis with x[..., np.newaxis]" if x.ndim == 3 else ""
@@ -46,23 +46,23 @@ def from_arrays(x: Any, y: Any = None, *, batch_size: int, **order: Any) -> tf.d
         dataset = from_arrays(x, y, batch_size=128, seed=0)
         model.fit(dataset, epochs=10, steps_per_epoch=dataset.steps_per_epoch)
 
-    The stream is infinite unless `epochs` is given, each epoch in an order of its own; started at `(epoch, step)` it
-    yields what an uninterrupted run would have seen.
+    The stream is infinite unless `epochs` is given, each epoch in an order of its own; started at `(epoch,
+    step)` it yields what an uninterrupted run would have seen.
 
     Args:
         x: images, uint8 [N, H, W, C] in [0, 255].
         y: labels, integers [N], or None.
         batch_size: examples in a batch (of this host).
-        **order: `seed=0`, `shuffle=True`, `drop_remainder=True`, `start=(0, 0)`, `epochs=None`, `shard=(0, 1)`: see
-            `keras_sslhsic.data.Order`.
+        **order: `seed=0`, `shuffle=True`, `drop_remainder=True`, `start=(0, 0)`, `epochs=None`, `shard=(0,
+            1)`: see `keras_sslhsic.data.Order`.
 
     Returns:
         A dataset of `{"image": uint8 [B, H, W, C]}`, with `"label": int64 [B]` if `y` is given. Its attribute
         `steps_per_epoch` counts the batches of an epoch.
 
     Raises:
-        ValueError: the images are not uint8 [N, H, W, C], the labels are not integers [N], or there are fewer images
-            than one batch.
+        ValueError: the images are not uint8 [N, H, W, C], the labels are not integers [N], or there are fewer
+            images than one batch.
     """
     x = np.asanyarray(x)
     check_images(x)
@@ -73,7 +73,7 @@ def from_arrays(x: Any, y: Any = None, *, batch_size: int, **order: Any) -> tf.d
         columns["label"] = y.astype(np.int64)
     plan = Order(len(x), batch_size, **order)
 
-    def gather(indices: tf.Tensor) -> dict[str, tf.Tensor]:
+    def gather(_: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         # A Python function, since TensorFlow would copy the whole array, and its graphs end at 2 GiB.
         rows = tf.numpy_function(
             lambda i: [column[i] for column in columns.values()],

@@ -27,14 +27,14 @@ Arrays = tuple[np.ndarray, np.ndarray]
 def load() -> tuple[Arrays, Arrays]:
     """Loads the bundled images: 1,000 training and 200 test images of each of ten classes of clothing.
 
-    The images are those of Fashion-MNIST (Xiao, Rasul, Vollgraf, arXiv:1708.07747; MIT licence), chosen by a fixed
-    seed. The names of the classes are in `CLASS_NAMES`.
+    The images are those of Fashion-MNIST (Xiao, Rasul, Vollgraf, arXiv:1708.07747; MIT licence), chosen by a
+    fixed seed. The names of the classes are in `CLASS_NAMES`.
 
         (x_train, y_train), (x_test, y_test) = bundled.load()
 
     Returns:
-        `(x_train, y_train), (x_test, y_test)`: images uint8 [10000, 28, 28, 1] and [2000, 28, 28, 1] in [0, 255],
-        labels int64 [10000] and [2000] in 0..9.
+        `(x_train, y_train), (x_test, y_test)`: images uint8 [10000, 28, 28, 1] and [2000, 28, 28, 1] in [0,
+        255], labels int64 [10000] and [2000] in 0..9.
 
     Raises:
         OSError: the file is missing, or its SHA-256 is not the expected one.

@@ -1,7 +1,8 @@
-"""The order of examples: a pure function of the seed and the position, so that any step can be reached at once.
+"""The order of examples: a pure function of the seed and the step, so that any step can be reached at once.
 
-Epoch e visits the N examples in a permutation drawn from (seed, e) alone, so a stream that starts at (epoch, step)
-draws one permutation, reads nothing of the past, and yields the same batches as a run that was never interrupted.
+Epoch e visits the N examples in a permutation drawn from (seed, e) alone, so a stream that starts at (epoch,
+step) draws one permutation, reads nothing of the past, and yields the same batches as a run that was never
+interrupted.
 """
 
 import dataclasses
@@ -13,16 +14,17 @@ import tensorflow as tf
 class Order:
     """Which examples make up which batch.
 
-    Host i of n takes every n-th position of the epoch's permutation, starting at i: the hosts' examples are disjoint
-    and together cover everything, and step s of all hosts together is step s of a single host with n times the batch.
+    Host i of n takes every n-th position of the epoch's permutation, starting at i: the hosts' examples are
+    disjoint and together cover everything, and step s of all hosts together is step s of a single host with n
+    times the batch.
 
     Attributes:
         num_examples: N, over all hosts.
         batch_size: examples in a batch of this host.
         seed: draws the permutations.
         shuffle: False visits 0, 1, ..., N - 1 in every epoch.
-        drop_remainder: True drops what does not fill a batch (with `shuffle`, other examples in every epoch), so that
-            all hosts make equally many steps; False ends the epoch with a smaller batch.
+        drop_remainder: True drops what does not fill a batch (with `shuffle`, other examples in every epoch),
+            so that all hosts make equally many steps; False ends the epoch with a smaller batch.
         start: `(epoch, step)` of the first batch. `step` may exceed the steps of an epoch.
         epochs: ends before this epoch, counted from 0; None never ends.
         shard: `(index, count)` of this host.
@@ -51,8 +53,8 @@ class Order:
         if self.steps_per_epoch < 1:
             hosts = f" on each of {count} hosts" if count > 1 else ""
             raise ValueError(
-                f"the data set has {self.num_examples} examples, fewer than one batch of {self.batch_size}{hosts}: "
-                "use a smaller batch_size"
+                f"the data set has {self.num_examples} examples, fewer than one batch of "
+                f"{self.batch_size}{hosts}: use a smaller batch_size"
             )
 
     @property
@@ -72,15 +74,15 @@ class Order:
         """The order of an epoch over all hosts; int64 scalar -> int32 [N]."""
         if not self.shuffle:
             return tf.range(self.num_examples)
-        # Sorted random keys: tf.random.experimental.index_shuffle, which needs no memory, is far from uniform (over
-        # successive seeds it gives at most 256 different permutations).
+        # Sorted random keys: tf.random.experimental.index_shuffle, which needs no memory, is far from uniform
+        # (over successive seeds it gives at most 256 different permutations).
         keys = tf.random.stateless_uniform(
             [self.num_examples], [self.seed, epoch], minval=None, maxval=None, dtype=tf.int64, alg="philox"
         )
         return tf.argsort(keys, stable=True)
 
     def batches(self) -> tf.data.Dataset:
-        """The stream of batches of example indices, int32 [batch_size], from `start` on."""
+        """The stream from `start` on: the epoch, int64, and the examples of a batch, int32 [batch_size]."""
         index, count = self.shard
         steps, size = self.steps_per_epoch, self.batch_size
         first_epoch, first_step = self.start[0] + self.start[1] // steps, self.start[1] % steps
@@ -88,8 +90,11 @@ class Order:
         def epoch_batches(epoch: tf.Tensor) -> tf.data.Dataset:
             mine = self.permutation(epoch)[index::count]
             first = tf.where(epoch == first_epoch, tf.constant(first_step, tf.int64), 0)
-            batches = tf.data.Dataset.range(first, steps).map(lambda step: mine[step * size : (step + 1) * size])
-            return batches.map(lambda batch: tf.ensure_shape(batch, [size])) if self.drop_remainder else batches
+            return tf.data.Dataset.range(first, steps).map(lambda step: (epoch, batch(mine, step)))
+
+        def batch(mine: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+            indices = mine[step * size : (step + 1) * size]
+            return tf.ensure_shape(indices, [size]) if self.drop_remainder else indices
 
         last = tf.int64.max if self.epochs is None else self.epochs
         dataset = tf.data.Dataset.range(first_epoch, last).flat_map(epoch_batches)

@@ -1,6 +1,7 @@
 """from_arrays: contents, order, resumption, shards, and messages for bad input."""
 
 import hashlib
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -10,6 +11,10 @@ from keras_sslhsic.data import bundled, from_arrays
 N = 37
 X = np.arange(N, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
 Y = np.arange(N, dtype=np.int32) % 5
+
+
+def flat(batches):
+    return list(chain.from_iterable(batches))
 
 
 def ids(dataset, count=None):
@@ -35,7 +40,7 @@ def test_each_epoch_is_a_permutation_of_its_own_and_repeats_with_the_seed():
     def epochs(seed):
         batches = ids(from_arrays(X, batch_size=10, seed=seed, drop_remainder=False, epochs=2))
         assert [len(batch) for batch in batches] == [10, 10, 10, 7] * 2
-        return sum(batches[:4], []), sum(batches[4:], [])
+        return flat(batches[:4]), flat(batches[4:])
 
     first, second = epochs(3)
     assert sorted(first) == sorted(second) == list(range(N))
@@ -46,7 +51,7 @@ def test_each_epoch_is_a_permutation_of_its_own_and_repeats_with_the_seed():
 
 def test_without_shuffling_the_order_is_that_of_the_array():
     dataset = from_arrays(X, batch_size=16, shuffle=False, drop_remainder=False, epochs=1)
-    assert sum(ids(dataset), []) == list(range(N))
+    assert flat(ids(dataset)) == list(range(N))
 
 
 @pytest.mark.parametrize("start", [(0, 0), (0, 3), (1, 0), (2, 1), (0, 9), (100, 2)])
@@ -70,14 +75,14 @@ def test_hosts_share_each_global_batch(count):
     together = ids(from_arrays(X, batch_size=4 * count, seed=5, epochs=2))
     assert [len(host) for host in hosts] == [len(together)] * count
     for step, batch in enumerate(together):
-        assert sorted(sum((host[step] for host in hosts), [])) == sorted(batch)
+        assert sorted(flat(host[step] for host in hosts)) == sorted(batch)
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_hosts_cover_everything_once(count):
-    order = dict(batch_size=4, drop_remainder=False, epochs=1)
-    hosts = [sum(ids(from_arrays(X, shard=(i, count), **order)), []) for i in range(count)]
-    assert sorted(sum(hosts, [])) == list(range(N))
+    order = {"batch_size": 4, "drop_remainder": False, "epochs": 1}
+    hosts = [flat(ids(from_arrays(X, shard=(i, count), **order))) for i in range(count)]
+    assert sorted(flat(hosts)) == list(range(N))
 
 
 def test_the_order_is_uniform():
@@ -102,20 +107,23 @@ def test_arrays_mapped_from_a_file_are_read_by_batch(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(x=X, batch_size=64), r"37 examples, fewer than one batch of 64"),
-        (dict(x=X, batch_size=20, shard=(0, 2)), r"37 examples, fewer than one batch of 20 on each of 2 hosts"),
-        (dict(x=X[:0], batch_size=1, drop_remainder=False), r"0 examples"),
-        (dict(x=X, batch_size=0), r"batch_size must be at least 1, found 0"),
-        (dict(x=X / np.float32(255), batch_size=8), r"float32 in \[0, 1\].*x \* 255"),
-        (dict(x=X.astype(np.float64), batch_size=8), r"float64 in \[0, 36\].*np\.round\(x\)"),
-        (dict(x=X.astype(np.int32), batch_size=8), r"uint8.*found int32"),
-        (dict(x=X[..., 0], batch_size=8), r"\[37, 2, 3\].*np\.newaxis"),
-        (dict(x=X, y=Y.astype(float), batch_size=8), r"labels must be integers, found float64"),
-        (dict(x=X, y=Y[:5], batch_size=8), r"shape \[37\].*found \[5\]"),
-        (dict(x=X, y=np.eye(37, dtype=int), batch_size=8), r"argmax"),
-        (dict(x=X, y=Y - 1, batch_size=8), r"negative, found -1"),
-        (dict(x=X, batch_size=8, shard=(2, 2)), r"shard.*\(2, 2\)"),
-        (dict(x=X, batch_size=8, start=(0, -1)), r"start.*\(0, -1\)"),
+        ({"x": X, "batch_size": 64}, r"37 examples, fewer than one batch of 64"),
+        (
+            {"x": X, "batch_size": 20, "shard": (0, 2)},
+            r"37 examples, fewer than one batch of 20 on each of 2 hosts",
+        ),
+        ({"x": X[:0], "batch_size": 1, "drop_remainder": False}, r"0 examples"),
+        ({"x": X, "batch_size": 0}, r"batch_size must be at least 1, found 0"),
+        ({"x": X / np.float32(255), "batch_size": 8}, r"float32 in \[0, 1\].*x \* 255"),
+        ({"x": X.astype(np.float64), "batch_size": 8}, r"float64 in \[0, 36\].*np\.round\(x\)"),
+        ({"x": X.astype(np.int32), "batch_size": 8}, r"uint8.*found int32"),
+        ({"x": X[..., 0], "batch_size": 8}, r"\[37, 2, 3\].*np\.newaxis"),
+        ({"x": X, "y": Y.astype(float), "batch_size": 8}, r"labels must be integers, found float64"),
+        ({"x": X, "y": Y[:5], "batch_size": 8}, r"shape \[37\].*found \[5\]"),
+        ({"x": X, "y": np.eye(37, dtype=int), "batch_size": 8}, r"argmax"),
+        ({"x": X, "y": Y - 1, "batch_size": 8}, r"negative, found -1"),
+        ({"x": X, "batch_size": 8, "shard": (2, 2)}, r"shard.*\(2, 2\)"),
+        ({"x": X, "batch_size": 8, "start": (0, -1)}, r"start.*\(0, -1\)"),
     ],
 )
 def test_bad_input_is_named(arguments, message):

@@ -1,0 +1,114 @@
+"""From encoded images to batches: decoding on threads, and crops made on the host."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_sslhsic.data import decode
+from keras_sslhsic.views.policy import ViewPolicy
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+    """What an encoded image becomes.
+
+    Attributes:
+        image_size: side S of the central square that is sent to the device; None keeps the size of the file,
+            which then must be the same for all.
+        channels: 1, 3 or 4.
+        host_crops: a view policy. Its random crops are then made here, and sent as "view1", "view2", ...,
+            instead of "image"; everything after the crop is left to the device.
+        max_pixels: larger images count as broken.
+    """
+
+    image_size: int | None = 256
+    channels: int = 3
+    host_crops: ViewPolicy | None = None
+    max_pixels: int = decode.MAX_PIXELS
+
+    def pixels(self, content: bytes) -> np.ndarray:
+        """What may be cached: the square, or the whole image if it will be cropped; uint8 [H, W, C]."""
+        if self.host_crops is not None:
+            # Twice the size of a crop is about what the images of ImageNet have.
+            image = decode.decode(content, self.channels, 2 * self.host_crops.size, self.max_pixels)
+        else:
+            image = decode.decode(content, self.channels, self.image_size, self.max_pixels)
+            if self.image_size is not None:
+                image = decode.square(image, self.image_size)
+        return decode.to_array(image)
+
+    def images(self, pixels: np.ndarray, seed: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+        """What is sent to the device: the pixels, or a crop for each view, drawn from the seed."""
+        if self.host_crops is None:
+            return (pixels,)
+        policy, image = self.host_crops, decode.to_image(pixels)
+        rng = np.random.default_rng(seed)
+        boxes = [
+            decode.random_box(*pixels.shape[:2], rng, policy.crop.area, policy.crop.aspect)
+            for _ in range(policy.num_views)
+        ]
+        return tuple(decode.to_array(decode.crop(image, box, policy.size)) for box in boxes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Keys of the images in a batch."""
+        if self.host_crops is None:
+            return ("image",)
+        return tuple(f"view{1 + i}" for i in range(self.host_crops.num_views))
+
+    @property
+    def shape(self) -> tuple[int | None, int | None, int]:
+        """Static shape of an image."""
+        side = self.image_size if self.host_crops is None else self.host_crops.size
+        return side, side, self.channels
+
+
+def thread_pool(workers: int | None) -> ThreadPoolExecutor:
+    """Threads that decode; by default as many as the machine has cores."""
+    return ThreadPoolExecutor(workers or os.cpu_count() or 1, thread_name_prefix="decode")
+
+
+def stack(images: list[tuple[np.ndarray, ...]], decoding: Decoding) -> list[np.ndarray]:
+    """Batches the images of each name; uint8 [B, H, W, C]."""
+    try:
+        return [np.stack(column) for column in zip(*images, strict=True)]
+    except ValueError:
+        shapes = sorted({row[0].shape for row in images})
+        raise ValueError(
+            f"images of one batch differ in size, for example {shapes[0]} and {shapes[-1]}: pass image_size"
+        ) from None
+
+
+def map_python(
+    dataset: tf.data.Dataset, function: Callable[..., list[Any]], decoding: Decoding, labels: bool
+) -> tf.data.Dataset:
+    """Maps a Python function, which returns images and perhaps labels, over a stream of batches.
+
+    Two batches are in flight, so that the last images of one do not leave the threads idle.
+
+    Args:
+        dataset: a stream of tuples; the second member is [B] or [None].
+        function: takes the members as arrays.
+        decoding: gives names and shapes.
+        labels: whether labels, int64 [B], follow the images.
+
+    Returns:
+        A dataset of dicts, prefetched.
+    """
+    size = dataset.element_spec[1].shape[0]
+    names = decoding.names + (("label",) if labels else ())
+    types = [tf.uint8] * len(decoding.names) + ([tf.int64] if labels else [])
+    shapes = [(size, *decoding.shape)] * len(decoding.names) + ([(size,)] if labels else [])
+
+    def call(*members: tf.Tensor) -> dict[str, tf.Tensor]:
+        columns = tf.numpy_function(function, members, types, stateful=False)
+        for column, shape in zip(columns, shapes, strict=True):
+            column.set_shape(shape)
+        return dict(zip(names, columns, strict=True))
+
+    return dataset.map(call, num_parallel_calls=2, deterministic=True).prefetch(2)

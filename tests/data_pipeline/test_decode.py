@@ -1,0 +1,231 @@
+"""Decoding: every format, mode and orientation against known pixels; every kind of damage against its message."""
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from keras_sslhsic.data import decode
+from keras_sslhsic.data.decode import DecodeError
+
+
+def pixels(content, **options):
+    return decode.to_array(decode.decode(content, **options))
+
+
+def png(width, height, depth, color, rows, extra=b""):
+    """A PNG written chunk by chunk, for what Pillow does not write."""
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
+    return b"".join(
+        [
+            b"\x89PNG\r\n\x1a\n",
+            chunk(b"IHDR", header),
+            extra,
+            chunk(b"IDAT", zlib.compress(rows)),
+            chunk(b"IEND", b""),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "tolerance"),
+    [
+        ("PNG", {}, 0),
+        ("BMP", {}, 0),
+        ("WEBP", {"lossless": True}, 0),
+        ("WEBP", {"quality": 95}, 12),
+        ("JPEG", {}, 8),
+        ("JPEG", {"progressive": True}, 8),
+    ],
+)
+def test_formats(photo, encode, kind, options, tolerance):
+    found = pixels(encode(photo(), kind, **options))
+    assert found.dtype == np.uint8 and found.shape == (60, 80, 3)
+    assert np.abs(found.astype(int) - np.asarray(photo())).max() <= tolerance
+
+
+def test_jpeg_pixels_are_those_of_tensorflow(photo, encode):
+    content = encode(photo(), quality=80)
+    expected = tf.io.decode_jpeg(content, channels=3, dct_method="INTEGER_ACCURATE")
+    np.testing.assert_array_equal(pixels(content), expected)
+
+
+def test_gif_gives_its_first_frame(photo, encode):
+    frames = [photo(seed=seed).quantize() for seed in range(3)]
+    content = encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    np.testing.assert_array_equal(pixels(content), np.asarray(frames[0].convert("RGB")))
+
+
+# How an upright image is stored for each EXIF orientation: the inverse of what a viewer does.
+STORED = {
+    1: lambda upright: upright,
+    2: lambda upright: upright[:, ::-1],
+    3: lambda upright: upright[::-1, ::-1],
+    4: lambda upright: upright[::-1],
+    5: lambda upright: upright.swapaxes(0, 1),
+    6: lambda upright: np.rot90(upright, 1),
+    7: lambda upright: upright[::-1, ::-1].swapaxes(0, 1),
+    8: lambda upright: np.rot90(upright, -1),
+}
+
+
+@pytest.mark.parametrize("orientation", STORED)
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+def test_exif_orientation_is_applied(photo, encode, orientation, kind):
+    upright = np.asarray(photo())
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"lossless": True} if kind == "WEBP" else {}
+    stored = Image.fromarray(np.ascontiguousarray(STORED[orientation](upright)))
+    found = pixels(encode(stored, kind, exif=exif, **options))
+    assert found.shape == upright.shape
+    assert np.abs(found.astype(int) - upright).max() <= (8 if kind == "JPEG" else 0)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+def test_damaged_exif_leaves_the_pixels(photo, encode):
+    content = encode(photo(), exif=b"Exif\x00\x00II*\x00\xff\xff\xff\x7f")
+    np.testing.assert_array_equal(pixels(content), pixels(encode(photo())))
+
+
+def test_transparent_pixels_lie_on_white(encode):
+    rgba = np.zeros((2, 3, 4), np.uint8)
+    rgba[..., 0] = 200
+    rgba[0, :, 3] = (255, 0, 51)
+    found = pixels(encode(Image.fromarray(rgba), "PNG"))
+    np.testing.assert_array_equal(found[0], [[200, 0, 0], [255, 255, 255], [244, 204, 204]])
+    np.testing.assert_array_equal(pixels(encode(Image.fromarray(rgba), "PNG"), channels=4), rgba)
+    np.testing.assert_array_equal(
+        pixels(encode(Image.fromarray(rgba), "WEBP", lossless=True))[0, 0], [200, 0, 0]
+    )
+
+
+def test_palettes(encode):
+    indexed = Image.fromarray(np.array([[0, 1, 2]], np.uint8), "P")
+    indexed.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255])
+    np.testing.assert_array_equal(pixels(encode(indexed, "PNG"))[0], [[255, 0, 0], [0, 255, 0], [0, 0, 255]])
+    transparent = pixels(encode(indexed, "PNG", transparency=1))
+    np.testing.assert_array_equal(transparent[0], [[255, 0, 0], [255, 255, 255], [0, 0, 255]])
+
+
+def test_gray_and_bilevel_images_become_rgb(encode):
+    ramp = np.arange(0, 250, 10, dtype=np.uint8).reshape(5, 5)
+    np.testing.assert_array_equal(
+        pixels(encode(Image.fromarray(ramp), "PNG")), np.repeat(ramp[..., None], 3, -1)
+    )
+    np.testing.assert_array_equal(pixels(encode(Image.fromarray(ramp), "PNG"), channels=1), ramp[..., None])
+    bits = Image.fromarray(ramp > 100)
+    np.testing.assert_array_equal(pixels(encode(bits, "PNG"), channels=1)[..., 0], 255 * (ramp > 100))
+
+
+def test_luma_of_colours(encode):
+    rgb = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]]], np.uint8)
+    found = pixels(encode(Image.fromarray(rgb), "PNG"), channels=1)[0, :, 0]
+    assert np.abs(found - 255 * np.array([0.299, 0.587, 0.114])).max() <= 1
+
+
+def test_sixteen_bits_keep_the_high_byte(encode):
+    values = np.array([[0, 255, 256, 0x1234, 0xFFFF]], np.uint16)
+    found = pixels(encode(Image.fromarray(values), "PNG"))
+    np.testing.assert_array_equal(found[0, :, 0], [0, 0, 1, 0x12, 0xFF])
+    rgb = b"\x00" + struct.pack(">6H", 0, 0x1234, 0xFFFF, 0x8000, 0x7FFF, 256)
+    np.testing.assert_array_equal(pixels(png(2, 1, 16, 2, rgb))[0], [[0, 0x12, 0xFF], [0x80, 0x7F, 1]])
+
+
+def test_cmyk_jpeg(encode):
+    cmyk = np.zeros((16, 32, 4), np.uint8)
+    cmyk[:, :16] = (255, 0, 0, 0)  # cyan
+    cmyk[:, 16:] = (0, 0, 0, 255)  # black
+    found = pixels(encode(Image.fromarray(cmyk, "CMYK"))).astype(int)
+    assert np.abs(found[8, 4] - (0, 255, 255)).max() <= 6
+    assert found[8, 28].max() <= 6
+
+
+def test_large_jpegs_are_decoded_at_a_fraction(photo, encode):
+    content = encode(photo(400, 600))
+    assert decode.decode(content, short_side=100).size == (150, 100)
+    assert decode.decode(content, short_side=101).size == (300, 200)
+    assert decode.decode(content, short_side=256).size == (600, 400)
+    direct = np.asarray(photo(400, 600).resize((150, 100), Image.Resampling.BOX)).astype(int)
+    assert np.abs(pixels(content, short_side=100) - direct).mean() < 2
+
+
+NOISE = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda encode: b"", "empty"),
+        (lambda encode: b"this is no image, whatever its name says", "not a readable JPEG"),
+        (lambda encode: encode(Image.fromarray(NOISE))[:2000], "truncated"),
+        (lambda encode: encode(Image.fromarray(NOISE), "PNG")[:2000], "OSError|SyntaxError|truncated"),
+        (
+            lambda encode: encode(Image.fromarray(NOISE), "WEBP", lossless=True)[:2000],
+            "OSError|not a readable",
+        ),
+        (lambda encode: encode(Image.fromarray(NOISE), "BMP")[:2000], "truncated"),
+        (lambda encode: encode(Image.fromarray(NOISE))[:10], "not a readable|OSError|SyntaxError"),
+        (lambda encode: png(20000, 20000, 8, 2, b""), "DecompressionBomb"),
+        (lambda encode: png(10000, 10000, 8, 2, b""), "10000 x 10000 pixels are more than the limit"),
+        (lambda encode: encode(Image.fromarray(NOISE), "TIFF"), "not a readable"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_damage_is_an_error_with_a_reason(encode, damage, reason):
+    with pytest.raises(DecodeError, match=reason):
+        decode.decode(damage(encode))
+
+
+def test_pixel_limit(photo, encode):
+    assert decode.decode(encode(photo()), max_pixels=60 * 80).size == (80, 60)
+    with pytest.raises(DecodeError, match="80 x 60 pixels are more than the limit of 4799"):
+        decode.decode(encode(photo()), max_pixels=60 * 80 - 1)
+
+
+def test_channels_must_be_known(photo, encode):
+    with pytest.raises(ValueError, match="1, 3 or 4, found 2"):
+        decode.decode(encode(photo()), channels=2)
+
+
+def test_square_takes_the_centre(photo):
+    image = photo(40, 100)
+    np.testing.assert_array_equal(decode.square(image, 40), np.asarray(image)[:, 30:70])
+    half = np.asarray(decode.square(image, 20)).astype(int)
+    mean = np.asarray(image).astype(int)[:, 30:70].reshape(20, 2, 20, 2, 3).mean((1, 3))
+    assert np.abs(half - mean)[1:-1, 1:-1].max() <= 4
+
+
+def test_crop_cuts_and_resizes_its_box(photo):
+    image = photo(40, 100)
+    np.testing.assert_array_equal(decode.crop(image, (5, 10, 30, 30), 30), np.asarray(image)[5:35, 10:40])
+
+
+def test_random_boxes_have_the_distribution_of_the_device_crops():
+    """Uniform area, log-uniform aspect ratio where every box fits; always inside; at least one pixel."""
+    rng = np.random.default_rng(0)
+    boxes = np.array([decode.random_box(1000, 1000, rng, (0.05, 0.25)) for _ in range(4000)])
+    y, x, height, width = boxes.T
+    assert (y >= 0).all() and (x >= 0).all() and (y + height <= 1000).all() and (x + width <= 1000).all()
+    area = height * width / 1e6
+    aspect = np.log(width / height) / np.log(4 / 3)
+    # 4000 draws of U(0, 1) have a mean within 4 x 0.0046 of 1/2 and deciles within 4 x 0.005 of theirs.
+    for uniform in ((area - 0.05) / 0.2, (aspect + 1) / 2, y / (1000 - height), x / (1000 - width)):
+        assert abs(uniform.mean() - 0.5) < 0.0184
+        assert np.abs(np.quantile(uniform, [0.1, 0.9]) - [0.1, 0.9]).max() < 0.02
+    for shape in ((1, 1), (1, 500), (500, 2)):
+        y, x, height, width = decode.random_box(*shape, rng)
+        assert 1 <= height <= shape[0] - y and 1 <= width <= shape[1] - x
+
+
+def test_signatures(photo, encode):
+    for kind in decode.FORMATS:
+        assert decode.looks_like_image(encode(photo(), kind)[:12])
+    assert not decode.looks_like_image(b"%PDF-1.7 and")

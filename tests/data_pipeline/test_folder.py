@@ -1,0 +1,363 @@
+"""from_folder: what is found, in which order, what happens to broken files, caches and host crops."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from keras_sslhsic import views
+from keras_sslhsic.data import DecodeError, TooManyBrokenFiles, from_folder
+from keras_sslhsic.data.cache import Cache
+from keras_sslhsic.data.folder import list_images
+
+OPTIONS = {"image_size": 8, "workers": 2}
+
+
+@pytest.fixture(autouse=True)
+def in_temporary_directory(tmp_path, monkeypatch):
+    """The log of broken files is written where the run starts."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_class_folders_give_images_and_labels(folder, identities):
+    dataset = from_folder(folder(24, classes=3), batch_size=5, epochs=1, **OPTIONS)
+    assert dataset.class_names == ["class 0", "class 1", "class 2"]
+    assert dataset.element_spec["image"] == tf.TensorSpec([5, 8, 8, 3], tf.uint8)
+    batches = list(dataset)
+    assert len(batches) == dataset.steps_per_epoch == 4
+    seen = []
+    for batch in batches:
+        numbers = identities(batch["image"])
+        assert batch["label"].numpy().tolist() == [number % 3 for number in numbers]
+        seen += numbers
+    assert len(set(seen)) == 20 and not dataset.broken.reasons
+
+
+def test_a_flat_folder_has_no_labels(folder, identities):
+    dataset = from_folder(
+        folder(7, classes=0), batch_size=4, epochs=1, drop_remainder=False, shuffle=False, **OPTIONS
+    )
+    assert "label" not in dataset.element_spec and dataset.class_names is None
+    assert [identities(batch["image"]) for batch in dataset] == [[0, 1, 2, 3], [4, 5, 6]]
+
+
+def test_names_of_every_kind_are_found(tmp_path, photo, encode):
+    root = tmp_path / "root"
+    contents = {
+        "a/upper.JPG": encode(photo()),
+        "a/deep/er/ünïcode 图.jpeg": encode(photo()),
+        "a/two words.PNG": encode(photo(), "PNG"),
+        "b/wrong extension.png": encode(photo(), "BMP"),
+        "b/no_extension": encode(photo(), "WEBP"),
+        "b/photo.dat": encode(photo(), "GIF"),
+        "b/notes.txt": b"some notes, longer than a signature",
+        "b/Thumbs.db": b"",
+        "b/.hidden.jpg": encode(photo()),
+        ".git/c.jpg": encode(photo()),
+    }
+    for name, content in contents.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    (root / "b" / "loop").symlink_to(root, target_is_directory=True)
+    dataset = from_folder(root, batch_size=6, epochs=1, shuffle=False, **OPTIONS)
+    assert [os.path.relpath(file, root) for file in dataset.files] == [
+        "a/two words.PNG",
+        "a/upper.JPG",
+        "a/deep/er/ünïcode 图.jpeg",
+        "b/no_extension",
+        "b/photo.dat",
+        "b/wrong extension.png",
+    ]
+    (batch,) = dataset
+    assert batch["label"].numpy().tolist() == [0, 0, 0, 1, 1, 1]
+    expected = np.asarray(photo().resize((8, 8), Image.Resampling.BILINEAR, box=(10, 0, 70, 60))).astype(int)
+    assert np.abs(batch["image"].numpy() - expected).max() <= 40  # a GIF has 256 colours
+    assert np.abs(batch["image"].numpy()[2] - expected).max() <= 6
+
+
+@pytest.mark.parametrize("start", [(0, 2), (1, 0), (3, 1)])
+@pytest.mark.parametrize("host_crops", [None, views.byol(8)])
+def test_a_stream_started_at_a_step_goes_on_as_the_uninterrupted_one(folder, start, host_crops):
+    root = folder(20)
+    (root / "class 0" / "004.jpg").write_bytes(b"broken")
+    options = {"batch_size": 6, "seed": 3, "host_crops": host_crops, "max_broken": 0.1, **OPTIONS}
+    whole = list(from_folder(root, epochs=4, **options).as_numpy_iterator())
+    resumed = list(from_folder(root, epochs=4, start=start, **options).as_numpy_iterator())
+    skipped = start[0] * 3 + start[1]
+    assert len(resumed) == len(whole) - skipped > 0
+    for one, other in zip(resumed, whole[skipped:], strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_hosts_are_disjoint_and_cover_everything(folder, identities):
+    root = folder(23)
+    options = {"batch_size": 4, "epochs": 1, "drop_remainder": False, **OPTIONS}
+    hosts = [
+        [
+            number
+            for batch in from_folder(root, shard=(i, 2), **options)
+            for number in identities(batch["image"])
+        ]
+        for i in range(2)
+    ]
+    assert not set(hosts[0]) & set(hosts[1])
+    assert sorted(hosts[0] + hosts[1]) == list(range(23))
+
+
+def test_host_crops_differ_by_view_image_and_epoch(folder, photo):
+    root = folder(4, classes=0)
+    for number, file in enumerate(sorted(root.iterdir())):
+        photo(seed=number).save(file)
+    dataset = from_folder(root, batch_size=4, shuffle=False, epochs=2, host_crops=views.byol(16))
+    assert {name: spec.shape for name, spec in dataset.element_spec.items()} == {
+        "view1": (4, 16, 16, 3),
+        "view2": (4, 16, 16, 3),
+    }
+    first, second = dataset.as_numpy_iterator()
+    crops = [first["view1"], first["view2"], second["view1"], second["view2"]]
+    for row in range(4):
+        assert len({crop[row].tobytes() for crop in crops}) == 4
+
+
+BROKEN = {
+    "empty.jpg": lambda file: file.write_bytes(b""),
+    "text.jpg": lambda file: file.write_text("no image"),
+    "cut.jpg": lambda file: file.write_bytes(file.read_bytes()[:-300]),
+    "gone.jpg": lambda file: file.unlink(),
+    "directory.jpg": lambda file: (file.unlink(), file.mkdir()),
+    "bomb.jpg": lambda file: Image.new("L", (600, 600)).save(file, "PNG"),
+}
+
+
+def break_some(root, names=BROKEN):
+    """Adds a file for each kind of damage; returns what breaks them, to be called after the listing."""
+    files = {name: root / "class 0" / name for name in names}
+    for file in files.values():
+        noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
+        Image.fromarray(noise).save(file, "JPEG", quality=95)
+    return lambda: [BROKEN[name](file) for name, file in files.items()]
+
+
+@pytest.mark.parametrize("drop_remainder", [True, False])
+def test_broken_files_are_skipped_counted_and_logged(folder, identities, drop_remainder):
+    root = folder(24)
+    damage = break_some(root)
+    dataset = from_folder(
+        root,
+        batch_size=5,
+        epochs=1,
+        drop_remainder=drop_remainder,
+        max_broken=0.25,
+        max_pixels=100_000,
+        error_log="broken.log",
+        **OPTIONS,
+    )
+    damage()
+    with pytest.warns(UserWarning, match="broken.log"):
+        batches = list(dataset)
+    if drop_remainder:
+        assert [len(batch["image"]) for batch in batches] == [5] * 6
+        for batch in batches:
+            numbers = identities(batch["image"])
+            assert len(set(numbers)) == 5 and max(numbers) < 24
+            assert [number % 2 for number in numbers] == batch["label"].numpy().tolist()
+    else:
+        assert sorted(n for batch in batches for n in identities(batch["image"])) == list(range(24))
+    assert {os.path.basename(path) for path in dataset.broken.reasons} == set(BROKEN)
+    with open("broken.log") as log:
+        logged = dict(line.rstrip("\n").split("\t") for line in log)
+    assert logged == dataset.broken.reasons
+    reasons = {os.path.basename(path): reason for path, reason in logged.items()}
+    assert reasons["empty.jpg"] == "the file is empty"
+    assert "not a readable JPEG" in reasons["text.jpg"]
+    assert "truncated" in reasons["cut.jpg"]
+    assert reasons["gone.jpg"] == "No such file or directory"
+    assert "600 x 600 pixels are more than the limit of 100000" in reasons["bomb.jpg"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_unreadable_files_are_skipped(folder):
+    root = folder(24)
+    (root / "class 1" / "001.jpg").chmod(0)
+    dataset = from_folder(root, batch_size=24, epochs=1, drop_remainder=False, max_broken=0.1, **OPTIONS)
+    with pytest.warns(UserWarning, match="Permission denied"):
+        (batch,) = dataset
+    assert len(batch["image"]) == 23
+
+
+def test_a_file_that_may_not_be_read_is_skipped(folder, monkeypatch):
+    """As `test_unreadable_files_are_skipped`, for tests that run as root."""
+    root = folder(24)
+    read = type(root).read_bytes
+
+    def denied(path):
+        if path.name == "001.jpg":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(type(root), "read_bytes", denied)
+    dataset = from_folder(root, batch_size=24, epochs=1, drop_remainder=False, max_broken=0.1, **OPTIONS)
+    with pytest.warns(UserWarning, match="Permission denied"):
+        (batch,) = dataset
+    assert len(batch["image"]) == 23
+
+
+def test_too_many_broken_files_stop_the_run_with_a_summary(folder):
+    root = folder(24)
+    damage = break_some(root, ["empty.jpg", "text.jpg"])
+    dataset = from_folder(root, batch_size=26, epochs=1, drop_remainder=False, max_broken=0.05, **OPTIONS)
+    damage()
+    with (
+        pytest.warns(UserWarning),
+        pytest.raises(
+            tf.errors.OpError, match=r"(?s)2 of 26 files \(7.7%\) are broken, 5.0% allowed.*empty.jpg"
+        ),
+    ):
+        list(dataset)
+    with pytest.raises(TooManyBrokenFiles, match="raise max_broken"):
+        dataset.broken.total = 1
+        dataset.broken.report("another.jpg", DecodeError("the file is empty"))
+
+
+def test_one_percent_is_allowed_by_default(folder):
+    root = folder(2)
+    for number in range(98):
+        Image.new("L", (8, 8)).save(root / "class 0" / f"more {number}.png")
+    break_some(root, ["text.jpg"])()
+    dataset = from_folder(root, batch_size=101, epochs=1, drop_remainder=False, **OPTIONS)
+    with pytest.warns(UserWarning, match="broken_images.log"):
+        (batch,) = dataset
+    assert len(batch["image"]) == 100
+
+
+def test_on_error_raise_names_the_file_and_the_reason(folder):
+    root = folder(24)
+    break_some(root, ["text.jpg"])()
+    dataset = from_folder(root, batch_size=25, epochs=1, on_error="raise", **OPTIONS)
+    with pytest.raises(tf.errors.OpError, match=r"text\.jpg: not a readable JPEG"):
+        list(dataset)
+
+
+def test_no_file_to_take_the_place_of_a_broken_one(folder):
+    root = folder(10)
+    break_some(root, ["text.jpg"])()
+    dataset = from_folder(root, batch_size=11, epochs=1, max_broken=0.5, **OPTIONS)
+    with pytest.warns(UserWarning), pytest.raises(tf.errors.OpError, match="no file is left"):
+        list(dataset)
+
+
+@pytest.mark.parametrize("kind", ["encoded", "decoded"])
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_cache_gives_the_same_images_without_reading_the_files(
+    folder, tmp_path, kind, on_disk, monkeypatch
+):
+    root = folder(12)
+    options = {"batch_size": 4, "epochs": 2, "cache": kind, **OPTIONS}
+    plain = list(from_folder(root, **(options | {"cache": None})).as_numpy_iterator())
+    reads = []
+    read = type(root).read_bytes
+    monkeypatch.setattr(type(root), "read_bytes", lambda path: reads.append(path) or read(path))
+    cached = from_folder(root, cache_dir=tmp_path / "cache" if on_disk else None, **options)
+    for one, other in zip(plain, cached.as_numpy_iterator(), strict=True):
+        np.testing.assert_array_equal(one["image"], other["image"])
+    assert len(reads) == 12
+    if on_disk:
+        again = from_folder(root, cache_dir=tmp_path / "cache", **options)
+        for one, other in zip(plain, again.as_numpy_iterator(), strict=True):
+            np.testing.assert_array_equal(one["image"], other["image"])
+        assert len(reads) == 12
+    before = (root / "class 0" / "000.jpg").stat().st_mtime
+    os.utime(root / "class 0" / "000.jpg", (before + 5, before + 5))
+    list(from_folder(root, cache_dir=tmp_path / "cache" if on_disk else None, **options))
+    assert len(reads) == (13 if on_disk else 24), "a changed file is read again"
+
+
+def test_cached_decoded_images_still_get_new_crops(folder, photo):
+    root = folder(4, classes=0)
+    for file in root.iterdir():
+        photo().save(file)
+    dataset = from_folder(root, batch_size=4, epochs=3, host_crops=views.byol(16), cache="decoded")
+    views_of_all = [image.tobytes() for batch in dataset for name in batch for image in batch[name].numpy()]
+    assert len(set(views_of_all)) == len(views_of_all) == 24
+
+
+def test_a_full_cache_keeps_what_it_has():
+    cache = Cache(limit=25)
+    for number in range(4):
+        cache.put(str(number), np.full(10, number, np.uint8))
+    assert [cache.get(str(number)) is not None for number in range(4)] == [True, True, False, False]
+    assert cache.size == 20
+    np.testing.assert_array_equal(cache.get("1"), np.ones(10, np.uint8))
+
+
+def test_a_cut_off_file_in_the_cache_counts_as_missing(tmp_path):
+    Cache(1000, tmp_path).put("a", np.arange(100, dtype=np.uint8))
+    (file,) = tmp_path.glob("*/*.npy")
+    file.write_bytes(file.read_bytes()[:-20])
+    assert Cache(1000, tmp_path).get("a") is None
+
+
+def test_memory_stays_flat_over_epochs(folder):
+    """A folder of 13 MB decoded, a cache of 1 MB: after the first epoch nothing more is kept."""
+    resident = lambda: int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")  # noqa: E731, SIM115
+    options = {"image_size": 128, "cache": "decoded", "cache_bytes": 2**20, "workers": 2}
+    dataset = iter(from_folder(folder(270, size=(128, 128)), batch_size=18, epochs=6, **options))
+    for _ in range(15):
+        next(dataset)
+    after_one = resident()
+    for _ in range(75):
+        next(dataset)
+    assert resident() - after_one < 8 * 2**20
+
+
+def test_decoding_runs_ahead_and_in_order(folder):
+    """Determinism does not depend on the number of threads or on how fast each image is."""
+    root = folder(24)
+    Image.new("RGB", (2500, 2500), (10, 10, 10)).save(root / "class 0" / "000.jpg", quality=95)
+    batches = []
+    for workers in (1, 5):
+        dataset = from_folder(root, batch_size=6, epochs=2, image_size=8, workers=workers)
+        batches.append([batch["image"].tobytes() for batch in dataset.as_numpy_iterator()])
+        time.sleep(0.01)
+    assert batches[0] == batches[1]
+
+
+def test_images_of_one_size_need_no_image_size(folder):
+    dataset = from_folder(folder(8, size=(12, 16)), batch_size=8, epochs=1, image_size=None, channels=1)
+    (batch,) = dataset
+    assert batch["image"].shape == (8, 16, 12, 1)
+
+
+def test_images_of_several_sizes_need_image_size(folder):
+    root = folder(8, size=(12, 16))
+    Image.new("RGB", (20, 20)).save(root / "class 0" / "large.png")
+    dataset = from_folder(root, batch_size=9, epochs=1, image_size=None)
+    with pytest.raises(tf.errors.OpError, match=r"differ in size.*pass image_size"):
+        list(dataset)
+
+
+def test_bad_input_is_named(folder, tmp_path):
+    root = folder(8)
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+        from_folder(tmp_path / "nowhere", batch_size=2)
+    with pytest.raises(NotADirectoryError, match="expected a folder"):
+        from_folder(root / "class 0" / "000.jpg", batch_size=2)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="holds no images"):
+        list_images(tmp_path / "empty")
+    with pytest.raises(ValueError, match="8 examples, fewer than one batch of 9"):
+        from_folder(root, batch_size=9)
+    with pytest.raises(ValueError, match="labels=True, but"):
+        from_folder(folder(3, classes=0, root="flat"), batch_size=2, labels=True)
+    with pytest.raises(ValueError, match='on_error must be "skip" or "raise", found "ignore"|\'ignore\''):
+        from_folder(root, batch_size=2, on_error="ignore")
+    with pytest.raises(ValueError, match="cache must be"):
+        from_folder(root, batch_size=2, cache="views")
+    Image.new("RGB", (8, 8)).save(root / "stray.png")
+    with pytest.raises(ValueError, match=r"1 beside them, such as .*stray.png.*labels=False"):
+        from_folder(root, batch_size=2)
+    assert "label" not in from_folder(root, batch_size=2, labels=False).element_spec
