@@ -1,9 +1,10 @@
-"""Random resized crops as two batched matrix products: the form of a crop and resize that XLA compiles everywhere."""
+"""Random resized crops as two batched matrix products, a form of crop that XLA compiles everywhere."""
 
 import math
 
 import tensorflow as tf
 
+from keras_sslhsic.views import ops
 from keras_sslhsic.views.draws import uniform
 
 _ATTEMPTS = 10
@@ -17,8 +18,8 @@ def sample_crop_boxes(
 ) -> tf.Tensor:
     """Draws one box an image, its area uniform and its aspect ratio (width / height) log-uniform.
 
-    A box that does not fit in the image is drawn again, ten times at most (all ten are drawn at once, and the first that
-    fits is taken); if none fits, the largest central box of an allowed aspect ratio is taken.
+    A box that does not fit in the image is drawn again (ten are drawn at once, and the first that fits is
+    taken); if none fits, the largest central box of an allowed aspect ratio is taken.
 
     Args:
         shape: (B, H, W) of the images.
@@ -43,45 +44,58 @@ def sample_crop_boxes(
     def choose(values, fallback):
         return tf.where(found, tf.reduce_sum(first * values, axis=1), fallback)
 
+    def place(free, draw):
+        # floor(u (n + 1)) is uniform on 0 ... n, and float32 may round u (n + 1) up to n + 1.
+        return choose(tf.minimum(tf.floor(draw * (free + 1.0)), free), tf.floor(free[:, 0] / 2.0))
+
     ratio = min(max(width / height, aspect[0]), aspect[1])
-    crop_height = choose(heights, max(round(min(height, width / ratio)), 1))
-    crop_width = choose(widths, max(round(min(width, height * ratio)), 1))
-    # floor(u (n + 1)) is uniform on 0 ... n; float32 may round u (n + 1) up to n + 1.
-    free_y, free_x = height - crop_height, width - crop_width
-    y = choose(tf.minimum(tf.floor(draws[..., 2] * (free_y + 1.0)[:, None]), free_y[:, None]), tf.floor(free_y / 2))
-    x = choose(tf.minimum(tf.floor(draws[..., 3] * (free_x + 1.0)[:, None]), free_x[:, None]), tf.floor(free_x / 2))
+    crop_height = choose(heights, float(max(round(min(height, width / ratio)), 1)))
+    crop_width = choose(widths, float(max(round(min(width, height * ratio)), 1)))
+    y = place((height - crop_height)[:, None], draws[..., 2])
+    x = place((width - crop_width)[:, None], draws[..., 3])
     return tf.cast(tf.stack([y, x, crop_height, crop_width], axis=-1), tf.int32)
 
 
 def resize_crops(
-    images: tf.Tensor, boxes: tf.Tensor, size: int, method: str = "bicubic", antialias: bool = False
+    images: tf.Tensor,
+    boxes: tf.Tensor,
+    size: int,
+    method: str = "bicubic",
+    antialias: bool = False,
+    axis: int = -1,
 ) -> tf.Tensor:
     """Cuts each image to its box and resizes it to size x size, as `tf.image.resize` of the cut array does.
 
-    With interpolation weights W_y [B, S, H] and W_x [B, S, W], the result is W_y image W_x^T for each channel. Pixels
-    outside of the box have weight 0 and the others are divided by their sum, so nothing bleeds in from outside.
+    With interpolation weights W_y [B, S, H] and W_x [B, S, W], the result is W_y image W_x^T for each
+    channel. Pixels outside of the box have weight 0 and the others are divided by their sum, so nothing
+    bleeds in.
 
     Args:
         images: float [B, H, W, C].
         boxes: int [B, 4]: y, x, height, width, inside the image.
-        size: side of the result in pixels.
+        size: S, side of the result in pixels.
         method: "bicubic" (Keys' kernel, a = -1/2) or "bilinear".
         antialias: widens the kernel by the downscaling factor. BYOL does not.
+        axis: of the channels, -1 or 1.
 
     Returns:
-        float [B, size, size, C]. Bicubic interpolation may overshoot the range of the images.
+        float [B, S, S, C] (axis 1: [B, C, S, S]). Bicubic interpolation may overshoot the range of the
+        images.
 
     Raises:
         ValueError: for another method.
     """
     if method not in _KERNELS:
         raise ValueError(f"method must be one of {sorted(_KERNELS)}, found {method!r}.")
-    height, width, channels = images.shape[1:]
+    if axis == -1:
+        images = ops.to_channels_first(images)
+        return ops.to_channels_last(resize_crops(images, boxes, size, method, antialias, axis=1))
+    channels, height, width = images.shape[1:]
     y, x, box_height, box_width = tf.unstack(tf.cast(boxes, tf.float32), axis=-1)
     rows = _interpolation_weights(y, box_height, height, size, method, antialias)
     columns = _interpolation_weights(x, box_width, width, size, method, antialias)
-    images = tf.matmul(rows, tf.reshape(images, [-1, height, width * channels]))
-    return tf.einsum("bxw,bywc->byxc", columns, tf.reshape(images, [-1, size, width, channels]))
+    images = tf.matmul(tf.reshape(images, [-1, channels * height, width]), columns, transpose_b=True)
+    return tf.matmul(rows[:, None], tf.reshape(images, [-1, channels, height, size]))
 
 
 def _interpolation_weights(

@@ -6,8 +6,8 @@ import tensorflow as tf
 def uniform(shape, seed: tf.Tensor) -> tf.Tensor:
     """Draws from the uniform distribution on [0, 1), in steps of 2^-24.
 
-    `tf.random.stateless_uniform` of floats differs between eager execution and XLA even with alg="philox", since the two
-    make floats of the random bits in different ways; the bits themselves agree.
+    Floats of `tf.random.stateless_uniform` differ between eager execution and XLA even with alg="philox",
+    since the two turn the random bits into floats in different ways; the bits themselves agree.
 
     Args:
         shape: of the result, a sequence of ints or an int tensor.

@@ -1,7 +1,9 @@
 """Batched image operations in which every image has its own parameter.
 
-Images are float [B, H, W, C] with values in [0, 1]; parameters are float [B], one an image (a scalar serves all). Every
-function is a fixed program of static shapes, with no loop over images, so XLA compiles it for CPU, GPU and TPU.
+Images are float [B, H, W, C] with values in [0, 1]; parameters are float [B], one an image (a scalar serves
+all). Every function is a fixed program of static shapes, with no loop over images, so that XLA compiles it
+for CPU, GPU and TPU. `axis` says where the channels are: -1, or 1 for images [B, C, H, W], in which a
+channel is contiguous.
 """
 
 from collections.abc import Sequence
@@ -9,6 +11,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 _LUMA = (0.2989, 0.5870, 0.1140)  # ITU-R BT.601
+_TINY = 1e-12
 
 
 def adjust_brightness(images: tf.Tensor, delta: tf.Tensor) -> tf.Tensor:
@@ -19,130 +22,137 @@ def adjust_brightness(images: tf.Tensor, delta: tf.Tensor) -> tf.Tensor:
         delta: float [B] or scalar, in [-1, 1].
 
     Returns:
-        float [B, H, W, C] in [0, 1].
+        float of the shape of the images, in [0, 1].
     """
-    return tf.clip_by_value(images + _per_image(delta), 0.0, 1.0)
+    return tf.clip_by_value(images + per_image(delta), 0.0, 1.0)
 
 
-def adjust_contrast(images: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-    """Scales the distance to each image's per-channel mean m and clips: clip(m + factor (x - m), 0, 1).
+def adjust_contrast(images: tf.Tensor, factor: tf.Tensor, axis: int = -1) -> tf.Tensor:
+    """Scales the distance to the mean m of each image's channel and clips: clip(m + factor (x - m), 0, 1).
 
     Args:
         images: float [B, H, W, C] in [0, 1].
         factor: float [B] or scalar, at least 0; 1 leaves the image as it is.
+        axis: of the channels, -1 or 1.
 
     Returns:
-        float [B, H, W, C] in [0, 1].
+        float of the shape of the images, in [0, 1].
     """
-    mean = tf.reduce_mean(images, axis=[1, 2], keepdims=True)
-    return tf.clip_by_value(mean + _per_image(factor) * (images - mean), 0.0, 1.0)
+    mean = tf.reduce_mean(images, axis=[2, 3] if axis == 1 else [1, 2], keepdims=True)
+    return tf.clip_by_value(mean + per_image(factor) * (images - mean), 0.0, 1.0)
 
 
-def adjust_saturation(images: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+def adjust_saturation(images: tf.Tensor, factor: tf.Tensor, axis: int = -1) -> tf.Tensor:
     """Multiplies the saturation of HSV by `factor` and clips it to [0, 1].
-
-    Hue and value stay, so HSV need not be built. With v = max(r, g, b), c = v - min(r, g, b) and s = c / v, each channel
-    keeps its share of the distance to v: x' = v - (v - x) min(factor, v / c).
 
     Args:
         images: float [B, H, W, 3] in [0, 1].
         factor: float [B] or scalar, at least 0; 1 leaves the image as it is.
+        axis: of the channels, -1 or 1.
 
     Returns:
-        float [B, H, W, 3] in [0, 1].
+        float of the shape of the images, in [0, 1].
     """
-    value = tf.reduce_max(images, axis=-1, keepdims=True)
-    chroma = value - tf.reduce_min(images, axis=-1, keepdims=True)
-    scale = tf.minimum(_per_image(factor), value / tf.maximum(chroma, _TINY))
-    return value - (value - images) * scale
+    return adjust_hue_and_saturation(images, 0.0, factor, axis)
 
 
-_TINY = 1e-12
-
-
-def adjust_hue(images: tf.Tensor, delta: tf.Tensor) -> tf.Tensor:
+def adjust_hue(images: tf.Tensor, delta: tf.Tensor, axis: int = -1) -> tf.Tensor:
     """Adds `delta` turns to the hue of HSV, modulo 1.
 
     Args:
         images: float [B, H, W, 3] in [0, 1].
         delta: float [B] or scalar, in turns (1 is the whole colour circle).
+        axis: of the channels, -1 or 1.
 
     Returns:
-        float [B, H, W, 3] in [0, 1].
+        float of the shape of the images, in [0, 1].
     """
-    return adjust_hue_and_saturation(images, delta, 1.0)
+    return adjust_hue_and_saturation(images, delta, 1.0, axis)
 
 
-def adjust_hue_and_saturation(images: tf.Tensor, delta: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+def adjust_hue_and_saturation(
+    images: tf.Tensor, delta: tf.Tensor, factor: tf.Tensor, axis: int = -1
+) -> tf.Tensor:
     """`adjust_hue` and `adjust_saturation` in one pass; the two commute, so no order is meant.
+
+    With v = max(r, g, b), c = v - min(r, g, b), the hue h in sixths of a turn and k = (h + n) mod 6, HSV
+    gives back v - c max(0, min(1, k, 4 - k)) for n = 5 (red), 3 (green), 1 (blue). The value v stays, and a
+    saturation c / v that is multiplied and clipped is a chroma of min(factor c, v), so saturation itself
+    need not be computed.
 
     Args:
         images: float [B, H, W, 3] in [0, 1].
         delta: float [B] or scalar, in turns.
         factor: float [B] or scalar, at least 0.
+        axis: of the channels, -1 or 1.
 
     Returns:
-        float [B, H, W, 3] in [0, 1].
+        float of the shape of the images, in [0, 1].
     """
-    red, green, blue = tf.unstack(images, axis=-1)
+    red, green, blue = tf.unstack(images, axis=axis)
     value = tf.maximum(tf.maximum(red, green), blue)
     chroma = value - tf.minimum(tf.minimum(red, green), blue)
-    divisor = tf.maximum(chroma, _TINY)
-    # Hue in sixths of a turn, in [-1, 5].
+    sixth = 1.0 / tf.maximum(chroma, _TINY)
     hue = tf.where(
-        value == red,
-        (green - blue) / divisor,
-        tf.where(value == green, 2.0 + (blue - red) / divisor, 4.0 + (red - green) / divisor),
+        tf.equal(value, red),
+        (green - blue) * sixth,
+        tf.where(tf.equal(value, green), 2.0 + (blue - red) * sixth, 4.0 + (red - green) * sixth),
     )
-    hue += 6.0 * _per_image(delta)[..., 0]
-    chroma = tf.minimum(chroma * _per_image(factor)[..., 0], value)
+    hue += 6.0 * tf.reshape(delta, [-1, 1, 1])
+    chroma = tf.minimum(chroma * tf.reshape(factor, [-1, 1, 1]), value)
 
     def channel(offset):
-        sector = tf.math.floormod(hue + offset, 6.0)
+        sector = hue + offset
+        sector -= 6.0 * tf.floor(sector / 6.0)  # tf.math.floormod takes several times as long
         return value - chroma * tf.clip_by_value(tf.minimum(sector, 4.0 - sector), 0.0, 1.0)
 
-    return tf.stack([channel(5.0), channel(3.0), channel(1.0)], axis=-1)
+    return tf.stack([channel(5.0), channel(3.0), channel(1.0)], axis=axis)
 
 
-def to_grayscale(images: tf.Tensor) -> tf.Tensor:
+def to_grayscale(images: tf.Tensor, axis: int = -1) -> tf.Tensor:
     """Luma 0.2989 r + 0.5870 g + 0.1140 b, repeated in the three channels.
 
     Args:
         images: float [B, H, W, 3] in [0, 1].
+        axis: of the channels, -1 or 1.
 
     Returns:
-        float [B, H, W, 3] in [0, 1].
+        float of the shape of the images, in [0, 1].
     """
-    return tf.repeat(tf.reduce_sum(images * tf.constant(_LUMA, images.dtype), axis=-1, keepdims=True), 3, axis=-1)
+    red, green, blue = tf.unstack(images, axis=axis)
+    luma = _LUMA[0] * red + _LUMA[1] * green + _LUMA[2] * blue
+    return tf.stack([luma] * 3, axis=axis)
 
 
-def gaussian_blur(images: tf.Tensor, sigma: tf.Tensor, kernel_size: float) -> tf.Tensor:
+def gaussian_blur(images: tf.Tensor, sigma: tf.Tensor, kernel_size: float, axis: int = -1) -> tf.Tensor:
     """Separable Gaussian blur of 2 int(kernel_size / 2) + 1 taps, zero outside of the image.
 
-    The taps are exp(-x^2 / (2 sigma^2)), divided by their sum. Each image's two passes are products with a banded
-    Toeplitz matrix, which keeps matrix units busy where a convolution with one filter an image would not.
+    The taps are exp(-x^2 / (2 sigma^2)), divided by their sum. Each pass is a product of an image with its
+    own banded Toeplitz matrix: matrix units do that well, and a convolution with one filter an image badly.
 
     Args:
         images: float [B, H, W, C].
         sigma: float [B] or scalar, standard deviation in pixels, above 0.
-        kernel_size: pixels; need not be whole (BYOL takes a tenth of the image's side).
+        kernel_size: in pixels; need not be whole (BYOL takes a tenth of the image's side).
+        axis: of the channels, -1 or 1.
 
     Returns:
-        float [B, H, W, C].
+        float of the shape of the images.
     """
+    if axis == -1:
+        return to_channels_last(gaussian_blur(to_channels_first(images), sigma, kernel_size, axis=1))
     radius = int(kernel_size / 2)
-    height, width, channels = images.shape[1:]
+    channels, height, width = images.shape[1:]
     sigma = tf.broadcast_to(sigma, tf.shape(images)[:1])
     columns = _gaussian_band(width, sigma, radius)
-    rows = _gaussian_band(height, sigma, radius)
-    images = tf.matmul(rows, tf.reshape(images, [-1, height, width * channels]))
-    images = tf.reshape(images, [-1, height, width, channels])
-    return tf.einsum("bxw,bywc->byxc", columns, images)
+    rows = columns if height == width else _gaussian_band(height, sigma, radius)
+    images = tf.matmul(tf.reshape(images, [-1, channels * height, width]), columns)
+    return tf.matmul(rows[:, None], tf.reshape(images, [-1, channels, height, width]))
 
 
 def _gaussian_band(side: int, sigma: tf.Tensor, radius: int) -> tf.Tensor:
-    """Matrices [B, side, side] with exp(-(i-j)^2 / (2 sigma^2)) / sum for |i-j| <= radius, and 0 elsewhere."""
-    precision = 0.5 / tf.reshape(tf.square(sigma), [-1, 1])
+    """Symmetric [B, side, side]: exp(-(i-j)^2 / (2 sigma^2)) / sum where |i-j| <= radius, and 0 elsewhere."""
+    precision = 0.5 / tf.square(sigma)[:, None]
     taps = tf.range(-radius, radius + 1, dtype=tf.float32)
     total = tf.reduce_sum(tf.exp(-tf.square(taps) * precision), axis=-1)[:, None, None]
     index = tf.range(side, dtype=tf.float32)
@@ -159,22 +169,23 @@ def solarize(images: tf.Tensor, threshold: tf.Tensor) -> tf.Tensor:
         threshold: float [B] or scalar.
 
     Returns:
-        float [B, H, W, C] in [0, 1].
+        float of the shape of the images, in [0, 1].
     """
-    return tf.where(images < _per_image(threshold), images, 1.0 - images)
+    return tf.where(images < per_image(threshold), images, 1.0 - images)
 
 
-def flip_left_right(images: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+def flip_left_right(images: tf.Tensor, mask: tf.Tensor, axis: int = -1) -> tf.Tensor:
     """Mirrors the images whose mask is true.
 
     Args:
         images: [B, H, W, C] of any dtype.
         mask: bool [B] or scalar.
+        axis: of the channels, -1 or 1.
 
     Returns:
-        [B, H, W, C] of the same dtype.
+        The same shape and dtype.
     """
-    return tf.where(_per_image(mask), tf.reverse(images, axis=[2]), images)
+    return tf.where(per_image(mask), tf.reverse(images, axis=[3 if axis == 1 else 2]), images)
 
 
 def normalize(images: tf.Tensor, mean: Sequence[float], std: Sequence[float]) -> tf.Tensor:
@@ -191,6 +202,16 @@ def normalize(images: tf.Tensor, mean: Sequence[float], std: Sequence[float]) ->
     return (images - tf.constant(mean, images.dtype)) / tf.constant(std, images.dtype)
 
 
-def _per_image(parameter: tf.Tensor) -> tf.Tensor:
+def per_image(parameter: tf.Tensor) -> tf.Tensor:
     """[B] or [] to [B, 1, 1, 1] or [1, 1, 1, 1], to broadcast against images."""
     return tf.reshape(parameter, [-1, 1, 1, 1])
+
+
+def to_channels_first(images: tf.Tensor) -> tf.Tensor:
+    """[B, H, W, C] to [B, C, H, W]."""
+    return tf.transpose(images, [0, 3, 1, 2])
+
+
+def to_channels_last(images: tf.Tensor) -> tf.Tensor:
+    """[B, C, H, W] to [B, H, W, C]."""
+    return tf.transpose(images, [0, 2, 3, 1])

@@ -1,7 +1,6 @@
-"""What is done to an image to make its views, as plain data, and the program that does it.
+"""What is done to an image to make its views, as plain data, and the presets of published recipes.
 
-The recipe, in order: random resized crop, flip, colour jitter, grayscale, blur, solarize, normalisation. Every image of
-every view draws its own parameters.
+The recipe, in order: random resized crop, flip, colour jitter, grayscale, blur, solarize, normalisation.
 """
 
 import dataclasses
@@ -12,7 +11,7 @@ import tensorflow as tf
 
 from keras_sslhsic.views import crop as crops
 from keras_sslhsic.views import ops
-from keras_sslhsic.views.draws import uniform
+from keras_sslhsic.views.augment import augment, sample_parameters
 
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -20,7 +19,7 @@ _IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclasses.dataclass(frozen=True)
 class Crop:
-    """Random resized crop: ranges of the area's share and of width / height; see `resize_crops` for the others."""
+    """Random resized crop: ranges of the share of the area and of width / height, and how to resize."""
 
     area: tuple[float, float] = (0.08, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
@@ -32,7 +31,8 @@ class Crop:
 class ColorJitter:
     """Four operations in a random order, each drawn uniformly from its range, clipped after each.
 
-    brightness adds up to +-brightness; contrast and saturation multiply by 1 +- the value; hue turns by +-hue turns.
+    Brightness adds up to +-brightness; contrast and saturation multiply by 1 +- the value; hue adds up to
+    +-hue turns.
     """
 
     probability: float = 0.8
@@ -44,7 +44,7 @@ class ColorJitter:
 
 @dataclasses.dataclass(frozen=True)
 class Blur:
-    """Gaussian blur: a probability for each view, the range of sigma in pixels, the kernel's share of the view's side."""
+    """Gaussian blur: each view's probability, sigma's range in pixels, the kernel's share of the side."""
 
     probability: tuple[float, ...] = (1.0, 0.1)
     sigma: tuple[float, float] = (0.1, 2.0)
@@ -61,9 +61,10 @@ class Solarize:
 
 @dataclasses.dataclass(frozen=True)
 class ViewPolicy:
-    """How views are made; the defaults are BYOL's (Grill et al. 2020, appendix B), which the SSL-HSIC paper uses.
+    """How views are made. The defaults are BYOL's (Grill et al. 2020, appendix B), as in the SSL-HSIC paper.
 
-    There are as many views as probabilities of blur and of solarization.
+    There are as many views as there are probabilities of blur, and of solarization. A probability of 0
+    leaves the operation out of the program.
 
     Attributes:
         size: side of a view in pixels.
@@ -90,12 +91,13 @@ class ViewPolicy:
     def __post_init__(self):
         if len(self.blur.probability) != len(self.solarize.probability):
             raise ValueError(
-                "blur.probability and solarize.probability hold one number a view and must be equally long, found "
-                f"{self.blur.probability} and {self.solarize.probability}."
+                "blur.probability and solarize.probability hold one number a view and must be equally long, "
+                f"found {self.blur.probability} and {self.solarize.probability}."
             )
         if len(self.mean) != len(self.std):
             raise ValueError(
-                f"mean and std hold one number a channel and must be equally long, found {self.mean} and {self.std}."
+                "mean and std hold one number a channel and must be equally long, "
+                f"found {self.mean} and {self.std}."
             )
 
     @property
@@ -104,7 +106,7 @@ class ViewPolicy:
         return len(self.blur.probability)
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested dict of numbers, strings and tuples, which `from_dict` and `ml_collections.ConfigDict` take."""
+        """Nested dict of numbers, strings and tuples; `from_dict` and `ml_collections.ConfigDict` take it."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -117,25 +119,25 @@ _PARTS = {"crop": Crop, "jitter": ColorJitter, "blur": Blur, "solarize": Solariz
 
 
 def _from_dict(cls: type, config: Mapping[str, Any]) -> Any:
-    unknown = set(config) - {field.name for field in dataclasses.fields(cls)}
+    known = [field.name for field in dataclasses.fields(cls)]
+    unknown = sorted(set(config) - set(known))
     if unknown:
-        known = [field.name for field in dataclasses.fields(cls)]
-        raise ValueError(f"{cls.__name__} has the fields {known}, found {sorted(unknown)}.")
+        raise ValueError(f"{cls.__name__} has the fields {known}, found {unknown}.")
     values = {}
     for name, value in config.items():
-        if isinstance(value, Mapping):
+        if name in _PARTS:
             value = _from_dict(_PARTS[name], value)
         values[name] = tuple(value) if isinstance(value, list) else value
     return cls(**values)
 
 
 def byol(size: int = 224) -> ViewPolicy:
-    """BYOL's two views of RGB images: view 1 is always blurred, view 2 is blurred (0.1) and solarized (0.2) at times."""
+    """BYOL's two views of RGB images; view 1 is always blurred, view 2 rarely, and at times solarized."""
     return ViewPolicy(size=size)
 
 
 def simclr(size: int = 224) -> ViewPolicy:
-    """SimCLR's two views of RGB images (Chen et al. 2020, appendix A): the stronger jitter, blur in half of the images.
+    """SimCLR's two views of RGB images (Chen et al. 2020, appendix A): strong jitter, half of them blurred.
 
     Brightness is additive here, as in BYOL.
     """
@@ -159,7 +161,7 @@ def small_image(size: int = 32) -> ViewPolicy:
 
 
 def grayscale(size: int = 28) -> ViewPolicy:
-    """Two views of small images of one channel (Fashion-MNIST, 28 x 28), whose mean and standard deviation it has."""
+    """Two views of small one-channel images, with mean and standard deviation of Fashion-MNIST (28 x 28)."""
     return ViewPolicy(
         size=size,
         crop=Crop(area=(0.2, 1.0)),
@@ -191,8 +193,9 @@ def get(identifier: "str | ViewPolicy | Mapping[str, Any] | None") -> ViewPolicy
     """Finds a policy.
 
     Args:
-        identifier: the name of a preset ("byol", "simclr", "small_image", "grayscale"), a `ViewPolicy`, what its
-            `to_dict` returns (an `ml_collections.ConfigDict` too), or None: no augmentation, views are only normalised.
+        identifier: the name of a preset ("byol", "simclr", "small_image", "grayscale"), a `ViewPolicy`, what
+            its `to_dict` returns (as a dict or an `ml_collections.ConfigDict`), or None: views are taken as
+            they are and only normalised, by ImageNet's mean and standard deviation.
 
     Returns:
         A `ViewPolicy`.
@@ -204,11 +207,14 @@ def get(identifier: "str | ViewPolicy | Mapping[str, Any] | None") -> ViewPolicy
         return _plain()
     if isinstance(identifier, ViewPolicy):
         return identifier
-    if isinstance(identifier, str) and identifier in _PRESETS:
-        return _PRESETS[identifier]()
-    if hasattr(identifier, "items"):
-        return ViewPolicy.from_dict(dict(identifier.items()))
-    raise ValueError(f"Views must be one of {sorted(_PRESETS)}, a ViewPolicy, its dict or None, found {identifier!r}.")
+    if isinstance(identifier, str):
+        if identifier in _PRESETS:
+            return _PRESETS[identifier]()
+    elif hasattr(identifier, "items"):
+        return ViewPolicy.from_dict(identifier)
+    raise ValueError(
+        f"Views must be one of {sorted(_PRESETS)}, a ViewPolicy, its dict or None, found {identifier!r}."
+    )
 
 
 def make_views(images: tf.Tensor, policy: ViewPolicy, seed: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -229,15 +235,20 @@ def make_views(images: tf.Tensor, policy: ViewPolicy, seed: tf.Tensor) -> tuple[
         >>> images = tf.zeros([8, 64, 64, 3], tf.uint8)
         >>> view1, view2 = make_views(images, byol(32), seed=[0, 1])
     """
-    images = _to_unit_range(images)
     batch, height, width = tf.shape(images)[0], images.shape[1], images.shape[2]
+    images = _to_unit_range(ops.to_channels_first(images))
     views = []
     for index in range(policy.num_views):
-        view_seed = tf.random.fold_in(seed, 2 * index, alg="philox")
-        boxes = crops.sample_crop_boxes((batch, height, width), view_seed, policy.crop.area, policy.crop.aspect)
-        view = crops.resize_crops(images, boxes, policy.size, policy.crop.method, policy.crop.antialias)
-        views.append(tf.clip_by_value(view, 0.0, 1.0))  # bicubic interpolation overshoots
-    return finish_views(views, policy, seed)
+        crop_seed, seed_after = _seeds(seed, index)
+        boxes = crops.sample_crop_boxes(
+            (batch, height, width), crop_seed, policy.crop.area, policy.crop.aspect
+        )
+        view = crops.resize_crops(
+            images, boxes, policy.size, policy.crop.method, policy.crop.antialias, axis=1
+        )
+        view = tf.clip_by_value(view, 0.0, 1.0)  # bicubic interpolation overshoots
+        views.append(_finish(view, policy, index, seed_after))
+    return tuple(views)
 
 
 def finish_views(views: Sequence[tf.Tensor], policy: ViewPolicy, seed: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -258,9 +269,9 @@ def finish_views(views: Sequence[tf.Tensor], policy: ViewPolicy, seed: tf.Tensor
         raise ValueError(f"The policy describes {policy.num_views} views, found {len(views)}.")
     finished = []
     for index, view in enumerate(views):
-        view_seed = tf.random.fold_in(seed, 2 * index + 1, alg="philox")
-        view = _augment(_to_unit_range(view), policy, index, view_seed)
-        finished.append(ops.normalize(view, *_statistics(policy, view)))
+        _, seed_after = _seeds(seed, index)
+        view = _to_unit_range(ops.to_channels_first(view))
+        finished.append(_finish(view, policy, index, seed_after))
     return tuple(finished)
 
 
@@ -292,68 +303,13 @@ def _statistics(policy: ViewPolicy, images: tf.Tensor) -> tuple[tuple[float, ...
     return policy.mean, policy.std
 
 
-def _augment(images: tf.Tensor, policy: ViewPolicy, view: int, seed: tf.Tensor) -> tf.Tensor:
-    """Everything between crop and normalisation for one view: float [B, H, W, C] in [0, 1] to the same."""
-    channels = images.shape[-1]
-    jitter, blur, solarize = policy.jitter, policy.blur, policy.solarize
-    color = {"jitter.saturation": jitter.saturation, "jitter.hue": jitter.hue, "grayscale": policy.grayscale}
-    if channels not in (1, 3) and any(color.values()):
-        raise ValueError(
-            f"Saturation, hue and grayscale need 3 channels, and the images have {channels}: set to 0 in the policy "
-            f"{', '.join(name for name, value in color.items() if value)}."
-        )
-    draws = tf.unstack(uniform([tf.shape(images)[0], 14], seed), axis=-1)
-    flip, jittered, gray, blurred, sigma, solarized = draws[:6]
-
-    if policy.flip:
-        images = ops.flip_left_right(images, flip < policy.flip)
-    if jitter.probability:
-        changed = _jitter(images, jitter, draws[6:])
-        images = tf.where((jittered < jitter.probability)[:, None, None, None], changed, images)
-    if channels == 3 and policy.grayscale:
-        images = tf.where((gray < policy.grayscale)[:, None, None, None], ops.to_grayscale(images), images)
-    if blur.probability[view]:
-        changed = ops.gaussian_blur(images, _between(*blur.sigma, sigma), blur.kernel * images.shape[2])
-        images = tf.where((blurred < blur.probability[view])[:, None, None, None], changed, images)
-    if solarize.probability[view]:
-        changed = ops.solarize(images, solarize.threshold)
-        images = tf.where((solarized < solarize.probability[view])[:, None, None, None], changed, images)
-    return images
+def _finish(images: tf.Tensor, policy: ViewPolicy, view: int, seed: tf.Tensor) -> tf.Tensor:
+    """All that follows the crop: float [B, C, H, W] in [0, 1] to normalised [B, H, W, C]."""
+    parameters = sample_parameters(tf.shape(images)[0], policy, view, seed)
+    images = ops.to_channels_last(augment(images, parameters, policy, view))
+    return ops.normalize(images, *_statistics(policy, images))
 
 
-def _jitter(images: tf.Tensor, jitter: ColorJitter, draws: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Brightness, contrast, saturation and hue in an order drawn for each image, without a slot for every operation.
-
-    The order is that of four uniform draws. Saturation and hue commute exactly, so all that matters is on which side of
-    brightness and of contrast each falls: before, between or after. Two slots for brightness or contrast and three for
-    saturation with hue are then the same as four slots with a choice of four operations.
-    """
-    brightness, contrast, saturation, hue = draws[:4]
-    first, last = tf.minimum(brightness, contrast), tf.maximum(brightness, contrast)
-    brightness_value = _between(-jitter.brightness, jitter.brightness, draws[4])
-    contrast_value = _between(1 - jitter.contrast, 1 + jitter.contrast, draws[5])
-    saturation_value = _between(1 - jitter.saturation, 1 + jitter.saturation, draws[6])
-    hue_value = _between(-jitter.hue, jitter.hue, draws[7])
-
-    def in_gap(draw, gap):
-        return tf.equal(tf.cast(draw > first, tf.int32) + tf.cast(draw > last, tf.int32), gap)
-
-    for gap in range(3):
-        if images.shape[-1] == 3 and (jitter.saturation or jitter.hue):
-            images = ops.adjust_hue_and_saturation(
-                images,
-                tf.where(in_gap(hue, gap), hue_value, 0.0),
-                tf.where(in_gap(saturation, gap), saturation_value, 1.0),
-            )
-        if gap < 2:
-            brightness_next = (brightness < contrast) == (gap == 0)
-            images = tf.where(
-                brightness_next[:, None, None, None],
-                ops.adjust_brightness(images, brightness_value),
-                ops.adjust_contrast(images, contrast_value),
-            )
-    return images
-
-
-def _between(low: float, high: float, draw: tf.Tensor) -> tf.Tensor:
-    return low + (high - low) * draw
+def _seeds(seed: tf.Tensor, view: int) -> list[tf.Tensor]:
+    """Two seeds of a view: that of its crop, and that of what follows, the same where crops are ready-made."""
+    return tf.unstack(tf.random.split(tf.random.fold_in(seed, view, alg="philox"), 2, alg="philox"))
