@@ -4,7 +4,7 @@ The rest of the library is written for `tf` mathematics and plain `keras` layers
 interface, and so may change with the Keras version, is here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -30,10 +30,15 @@ def freeze_but_keep_batch_statistics(model: keras.Model) -> None:
         variable.trainable = False
 
 
-def build_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]) -> None:
-    """Creates the slots of an optimizer, once."""
+def prepare_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]) -> None:
+    """Creates the slots of an optimizer and makes it take gradients that are summed over the replicas already.
+
+    Keras would sum them over the replicas once more. Gradients that are summed once give their global norm for free,
+    and let `clipnorm` act on the global gradient. The optimizer then belongs to the model that called this.
+    """
     if not optimizer.built:
         optimizer.build(list(variables))
+    getattr(optimizer, "inner_optimizer", optimizer)._all_reduce_sum_gradients = list
 
 
 def sum_over_replicas(gradients: list) -> list:
@@ -42,20 +47,6 @@ def sum_over_replicas(gradients: list) -> list:
     if context.num_replicas_in_sync == 1:
         return gradients
     return list(context.all_reduce(tf.distribute.ReduceOp.SUM, gradients))
-
-
-def apply_summed_gradients(optimizer: keras.optimizers.Optimizer, gradients: Iterable[tf.Tensor]) -> None:
-    """Applies gradients that are already the sum over the replicas.
-
-    Keras would sum them over the replicas once more, so its own sum is switched off for this call. Building on
-    gradients that are summed once gives their global norm for free and lets `clipnorm` act on the global gradient.
-    """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    inner._all_reduce_sum_gradients = list
-    try:
-        optimizer.apply(list(gradients))
-    finally:
-        del inner._all_reduce_sum_gradients
 
 
 def learning_rate(optimizer: keras.optimizers.Optimizer) -> tf.Tensor:

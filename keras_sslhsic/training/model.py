@@ -182,8 +182,8 @@ class SSLHSIC(keras.Model):
             steps_per_execution=steps_per_execution,
             run_eagerly=run_eagerly,
         )
-        compat.build_optimizer(self.optimizer, self.online_variables)
-        compat.build_optimizer(self.kernel_optimizer, [self.kernel_scale])
+        compat.prepare_optimizer(self.optimizer, self.online_variables)
+        compat.prepare_optimizer(self.kernel_optimizer, [self.kernel_scale])
 
     def get_compile_config(self):
         return {
@@ -289,7 +289,7 @@ class SSLHSIC(keras.Model):
         terms["feature_std"], terms["effective_rank"] = diagnostics.feature_spread(z[:, 0])
         terms["learning_rate"] = compat.learning_rate(self.optimizer)
 
-        compat.apply_summed_gradients(self.optimizer, gradients)
+        self.optimizer.apply(gradients)
         self._learn_kernel_scale(z)
         step = compat.tensor(self.step)
         if self.target:
@@ -317,7 +317,7 @@ class SSLHSIC(keras.Model):
             tape.watch(scale)
             entropy = kernels.scale_entropy(kernel.with_scale(scale), z)
         gradients = compat.sum_over_replicas([-tape.gradient(entropy, scale) / replicas.num_replicas()])
-        compat.apply_summed_gradients(self.kernel_optimizer, gradients)
+        self.kernel_optimizer.apply(gradients)
 
     @property
     def target_variables(self):
