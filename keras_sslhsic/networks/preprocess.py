@@ -46,16 +46,15 @@ def with_preprocessing(
     if not isinstance(shape, tuple) or len(shape) != 4:
         raise ValueError(f"The encoder must read images [B, H, W, C], found input shape {shape}.")
     channels = shape[-1]
-    mean = _per_channel(mean, channels, "mean")
-    std = _per_channel(std, channels, "std")
-    if not np.all(std > 0):
-        raise ValueError(f"std must be positive, found {std.tolist()}.")
+    means, stds = _per_channel(mean, channels, "mean"), _per_channel(std, channels, "std")
+    if not np.all(stds > 0):
+        raise ValueError(f"std must be positive, found {stds.tolist()}.")
 
     images = keras.Input(shape[1:] if size is None else (None, None, channels), dtype="float32", name="image")
     # Normalised first: resizing rounds integer images to integers. float32 throughout: a half-precision
     # policy must not round the pixels.
     x = keras.layers.Rescaling(
-        (1 / (255 * std)).tolist(), (-mean / std).tolist(), dtype="float32", name="normalize"
+        (1 / (255 * stds)).tolist(), (-means / stds).tolist(), dtype="float32", name="normalize"
     )(images)
     if size is not None:
         size = (size, size) if isinstance(size, int) else tuple(size)

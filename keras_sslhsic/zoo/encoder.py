@@ -1,0 +1,71 @@
+"""The keras.Model that `load_pretrained` returns, and the checks of the images given to it."""
+
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+@keras.saving.register_keras_serializable(package="keras_sslhsic")
+class PretrainedEncoder(keras.Model):
+    """An encoder of images that looks at what it is given before it computes.
+
+    Eager calls and `predict` raise ValueError for images of another shape, an empty batch, NaN or Inf, and
+    warn when float images seem to lie in [0, 1]. Inside a graph, where values are not known, nothing is
+    checked.
+    """
+
+    def __call__(self, images, *args, **kwargs):
+        """Computes the features, float32 [B, F], of images [B, H, W, C], uint8 or float in [0, 255]."""
+        if not keras.utils.is_keras_tensor(images) and tf.executing_eagerly():
+            check_images(images, self.input_shape[1:])
+        return super().__call__(images, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        """As `keras.Model.predict`."""
+        if isinstance(x, (np.ndarray, tf.Tensor)):
+            check_images(x, self.input_shape[1:])
+        return super().predict(x, *args, **kwargs)
+
+
+def check_images(images: Any, shape: tuple[int | None, ...]) -> None:
+    """Checks a batch of images, uint8 or float in [0, 255].
+
+    Args:
+        images: array or eager tensor [B, H, W, C].
+        shape: (height, width, channels) that they must have; None in a place is free.
+
+    Raises:
+        ValueError: for another shape, an empty batch, or values that are NaN or Inf.
+    """
+    found = np.shape(images)
+    fits = len(found) == 4 and all(want in (None, side) for want, side in zip(shape, found[1:], strict=True))
+    if not fits:
+        sides = (name if side is None else str(side) for name, side in zip("HWC", shape, strict=True))
+        raise ValueError(
+            f"Expected images [B, {', '.join(sides)}], found shape {list(found)}.{_hint(found, shape)}"
+        )
+    if 0 in found:
+        raise ValueError(f"The batch of images is empty: shape {list(found)}.")
+    if not tf.as_dtype(images.dtype).is_floating:
+        return
+    low, high = float(np.min(images)), float(np.max(images))
+    if not np.isfinite([low, high]).all():  # NaN and Inf reach the extremes
+        raise ValueError("The images hold NaN or Inf.")
+    if low >= 0 and 0 < high <= 1:
+        warnings.warn(
+            f"The images lie in [{low:.3g}, {high:.3g}], but the encoder expects [0, 255]: multiply by 255.",
+            stacklevel=3,
+        )
+
+
+def _hint(found: tuple[int, ...], shape: tuple[int | None, ...]) -> str:
+    if len(found) == 3 and found[-1] == shape[-1]:
+        return " For a single image add a batch axis: image[None]."
+    if len(found) == 4 and found[-1] == 1 and shape[-1] == 3:
+        return " For grayscale images repeat the channel: np.repeat(images, 3, axis=-1)."
+    if len(found) == 4 and found[-1] == 4 and shape[-1] == 3:
+        return " Drop the alpha channel: images[..., :3]."
+    return ""

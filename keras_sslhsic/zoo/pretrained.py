@@ -1,0 +1,147 @@
+"""`load_pretrained`: one line from a name, a file or a folder to a network that reads pixels."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_sslhsic.networks import Architecture, build_encoder, resnet, with_preprocessing
+from keras_sslhsic.networks.resnet import architecture as named_architecture
+from keras_sslhsic.zoo import convert, files, registry, sources
+from keras_sslhsic.zoo.encoder import PretrainedEncoder
+
+
+def load_pretrained(
+    name: str | os.PathLike,
+    weights: str | os.PathLike | None = None,
+    cache_dir: str | os.PathLike | None = None,
+    trainable: bool = False,
+    freeze_batch_norm: bool = False,
+) -> keras.Model:
+    """Loads an encoder that reads pixels.
+
+    Args:
+        name: a name of `list_pretrained`; or a folder of `save_pretrained`, a run folder, a ``.keras`` file,
+            or a ``.weights.h5`` file of the converter.
+        weights: for a name of the zoo: a file (``.weights.h5``, ``.keras``, an official ``.npy`` or
+            ``.pkl``), a folder, an https address (``#sha256=...`` at its end is checked), or ``"random"`` for
+            the untrained network. By default they come from the folder or base address in the environment
+            variable ``KERAS_SSLHSIC_WEIGHTS``, from the files bundled with the package, from the cache, or
+            from where they were published, in this order.
+        cache_dir: folder of downloaded weights; ``~/.cache/keras_sslhsic`` by default.
+        trainable: whether the weights may be trained. A frozen network always uses its moving statistics.
+        freeze_batch_norm: in a trainable network, keep every BatchNormalization layer (statistics, scale and
+            offset) as it is.
+
+    Returns:
+        keras.Model from images [B, H, W, C], uint8 or float in [0, 255] (of any size if the network resizes
+        them, as those of the zoo for ImageNet do), to float32 features [B, F].
+
+    Raises:
+        ValueError: for an unknown name (the nearest is suggested), a wrong hash, a file of another
+            architecture.
+        FileNotFoundError: if the weights are nowhere; the message names the ways to get them.
+
+    Example:
+        >>> encoder = load_pretrained("r50_1x", weights="random")
+        >>> features = encoder(images_uint8)            # [B, 2048]
+    """
+    path = Path(name)
+    if str(name) not in registry.entries() and path.exists():
+        if weights is not None:
+            raise ValueError(f"{path} holds its own weights: leave out weights={str(weights)!r}.")
+        model = _load_file(sources.in_folder(path), entry=None)
+    else:
+        entry = registry.get(str(name))
+        if weights == "random":
+            model = _with_entry_preprocessing(_untrained(entry), entry)
+        else:
+            model = _load_file(sources.find(entry, weights, _cache(cache_dir)), entry)
+    encoder = PretrainedEncoder(model.inputs[0], model.outputs[0], name=model.name)
+    encoder.trainable = trainable
+    if trainable and freeze_batch_norm:
+        for layer in encoder._flatten_layers():
+            if isinstance(layer, keras.layers.BatchNormalization):
+                layer.trainable = False
+    return encoder
+
+
+def _cache(cache_dir: str | os.PathLike | None) -> Path:
+    if cache_dir is not None:
+        return Path(cache_dir)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keras_sslhsic"
+
+
+def _load_file(path: Path, entry: registry.Entry | None) -> keras.Model:
+    """Reads an encoder of pixels from any kind of file."""
+    if path.suffix == ".keras":
+        return _load_keras(path, entry)
+    if path.suffix in (".npy", ".pkl"):
+        networks = convert.networks_from_checkpoint(path)
+        _check_architecture(path, networks.architecture, entry)
+        return _with_entry_preprocessing(networks.encoder, entry)
+    if path.name.endswith(".weights.h5"):
+        return _load_weights(path, entry)
+    raise ValueError(f"{path} is no model file: expected .keras, .weights.h5, .npy or .pkl.")
+
+
+def _load_keras(path: Path, entry: registry.Entry | None) -> keras.Model:
+    try:
+        model = keras.models.load_model(path, compile=False)
+    except (ValueError, TypeError, OSError, KeyError) as error:
+        raise ValueError(f"{path} is not a readable Keras model: {error}") from error
+    if hasattr(model, "evaluation_encoder"):  # a whole training model
+        model = model.evaluation_encoder()
+    if isinstance(model.output, dict):  # the converter's networks with their heads
+        model = model.get_layer(index=1)
+    shapes = model.input_shape, model.output_shape
+    if len(shapes[0]) != 4 or len(shapes[1]) != 2:
+        raise ValueError(f"{path} is no encoder of images: it maps {shapes[0]} to {shapes[1]}.")
+    if entry is not None and shapes[1][-1] != entry.feature_size:
+        raise ValueError(
+            f"{path} is of another architecture than {entry.name}: {shapes[1][-1]} features, expected "
+            f"{entry.feature_size}."
+        )
+    if any(isinstance(layer, keras.layers.Rescaling | keras.layers.Normalization) for layer in model.layers):
+        return model
+    return _with_entry_preprocessing(model, entry)
+
+
+def _load_weights(path: Path, entry: registry.Entry | None) -> keras.Model:
+    note = files.read_note(path)
+    if note:
+        shape: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in note["shape"].items()}
+        built = Architecture(**shape)
+        _check_architecture(path, built, entry)
+        encoder = resnet(
+            built, (None, None, note["channels"]), note["stem"], note["architecture"] or "resnet"
+        )
+    elif entry is not None:
+        encoder = _untrained(entry)
+    else:
+        raise ValueError(
+            f"{path} does not say of which network it is: give the name and weights={str(path)!r}."
+        )
+    try:
+        encoder.load_weights(path)
+    except (ValueError, OSError, KeyError) as error:
+        raise ValueError(f"{path} does not hold the weights of {encoder.name}: {error}") from error
+    return _with_entry_preprocessing(encoder, entry)
+
+
+def _untrained(entry: registry.Entry) -> keras.Model:
+    return build_encoder(entry.architecture, (None, None, entry.channels), entry.stem, entry.width)
+
+
+def _check_architecture(path: Path, found: Architecture, entry: registry.Entry | None) -> None:
+    if entry is not None and found != named_architecture(entry.architecture, entry.width):
+        name = convert.architecture_name(found) or f"a network of {found}"
+        raise ValueError(f"{path} is of another architecture: {name}, expected {entry.architecture}.")
+
+
+def _with_entry_preprocessing(encoder: keras.Model, entry: registry.Entry | None) -> keras.Model:
+    """Puts resizing and normalisation in front; without an entry those of the ImageNet networks."""
+    if entry is None:
+        return with_preprocessing(encoder, registry.IMAGENET_MEAN, registry.IMAGENET_STD, size=224)
+    return with_preprocessing(encoder, entry.mean, entry.std, size=entry.input_size, name=entry.name)

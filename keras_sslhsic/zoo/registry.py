@@ -1,0 +1,195 @@
+"""What the zoo knows: one entry a network, with where its numbers come from."""
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+BUNDLED = Path(__file__).parent / "files"  # NAME.json beside NAME.keras
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+_PAPER = "Li et al. 2021 (SSL-HSIC)"
+_PAPER_RECIPE = (
+    "SSL-HSIC with target network: 1000 epochs, batch 4096, LARS 0.4 x batch/256 (configs/imagenet_r50_1x.py)"
+)
+_BYOL = "https://storage.googleapis.com/deepmind-byol/checkpoints"
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One network of the zoo.
+
+    Attributes:
+        name: what `load_pretrained` is asked for.
+        architecture: a name of `networks.ARCHITECTURES`.
+        width: multiplier of the base channels, or None for the one in the name.
+        stem: ``"imagenet"`` or ``"small"``.
+        input_size: side in pixels that images are resized to, or None to take them as they come.
+        channels: channels of the images.
+        mean: mean of each channel, of pixels in [0, 1].
+        std: standard deviation of each channel, of pixels in [0, 1].
+        feature_size: length of the feature vector.
+        parameters: trainable parameters.
+        method: what it was trained with.
+        training_data: what it was trained on.
+        recipe: how it was trained.
+        metrics: reported numbers, in percent.
+        metrics_source: who measured them, and where that is published.
+        licence: licence of the weights.
+        url: where the weights are, or None.
+        file: name of the bundled file, or None.
+        sha256: hash of the file, or None if its publisher gives none.
+        size: bytes of the file, or None.
+    """
+
+    name: str
+    architecture: str
+    feature_size: int
+    parameters: int
+    width: float | None = None
+    stem: str = "imagenet"
+    input_size: int | None = 224
+    channels: int = 3
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    method: str = ""
+    training_data: str = ""
+    recipe: str = ""
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    metrics_source: str = ""
+    licence: str = ""
+    url: str | None = None
+    file: str | None = None
+    sha256: str | None = None
+    size: int | None = None
+
+    @property
+    def available(self) -> str:
+        """Where the weights are: "bundled", "download" or "none published"."""
+        return "bundled" if self.file else "download" if self.url else "none published"
+
+    def to_json(self) -> str:
+        """Returns the entry as JSON."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Entry":
+        """Reads an entry back.
+
+        Raises:
+            ValueError: if it is not JSON, or has fields that an entry has not.
+        """
+        fields: dict[str, Any] = json.loads(text)
+        unknown = set(fields) - {field.name for field in dataclasses.fields(cls)}
+        if unknown:
+            raise ValueError(f"A registry entry has no field {', '.join(sorted(unknown))}.")
+        file = fields.get("file")
+        if file is not None and Path(file).name != file:
+            raise ValueError(f"The file of a registry entry lies beside it, found {file!r}.")
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+
+
+def _official(name: str, feature_size: int, parameters: int, **fields: Any) -> Entry:
+    return Entry(
+        name,
+        architecture=name,
+        feature_size=feature_size,
+        parameters=parameters,
+        method="SSL-HSIC",
+        training_data="ImageNet (ILSVRC 2012), without labels",
+        recipe=_PAPER_RECIPE,
+        licence="no weights were published",
+        **fields,
+    )
+
+
+def _byol(name: str, architecture: str, feature_size: int, parameters: int, top1: float, file: str) -> Entry:
+    return Entry(
+        name,
+        architecture=architecture,
+        feature_size=feature_size,
+        parameters=parameters,
+        method="BYOL",
+        training_data="ImageNet (ILSVRC 2012), without labels",
+        recipe="BYOL, 1000 epochs, batch 4096 (Grill et al. 2020)",
+        metrics={"ImageNet linear top-1": top1},
+        metrics_source="the authors, with the release of the weights (deepmind-research, byol/README.md)",
+        licence="CC BY-NC 4.0 (not for commercial use)",
+        url=f"{_BYOL}/{file}",
+    )
+
+
+_ENTRIES = (
+    _official(
+        "r50_1x",
+        2048,
+        23_508_032,
+        metrics={"ImageNet linear top-1": 74.8},
+        metrics_source=f"{_PAPER}, table 1, with target network",
+    ),
+    _official("r50_2x", 4096, 93_907_072),
+    _official("r50_4x", 8192, 375_378_176),
+    _official("r200_2x", 4096, 250_128_512),
+    _byol("byol_r50_1x", "r50_1x", 2048, 23_508_032, 74.4, "pretrain_res50x1.pkl"),
+    _byol("byol_r200_2x", "r200_2x", 4096, 250_128_512, 79.6, "pretrain_res200x2.pkl"),
+)
+
+
+def entries() -> dict[str, Entry]:
+    """Returns every entry by name: the bundled networks, then those known by their publication."""
+    bundled = [Entry.from_json(path.read_text("utf-8")) for path in sorted(BUNDLED.glob("*.json"))]
+    return {entry.name: entry for entry in (*bundled, *_ENTRIES)}
+
+
+def list_pretrained() -> dict[str, Entry]:
+    """Returns the zoo's networks by name; see `Entry` for what is known of each.
+
+    Example:
+        >>> "r50_1x" in list_pretrained()
+        True
+    """
+    return entries()
+
+
+def get(name: str) -> Entry:
+    """Returns the entry of a name.
+
+    Raises:
+        ValueError: if there is none; the nearest name is suggested.
+    """
+    known = entries()
+    if name not in known:
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(f"Unknown network {name!r}; the zoo has {', '.join(known)}.{hint}")
+    return known[name]
+
+
+def format_table() -> str:
+    """Formats the registry as a table of text, one line a network."""
+    header = ("name", "method", "features", "parameters", "input", "weights", "reported", "licence")
+    rows = [header]
+    for entry in entries().values():
+        side = "any" if entry.input_size is None else f"{entry.input_size}x{entry.input_size}"
+        reported = ", ".join(f"{metric} {value:.1f}" for metric, value in entry.metrics.items()) or "-"
+        rows.append(
+            (
+                entry.name,
+                entry.method,
+                str(entry.feature_size),
+                f"{entry.parameters:,}",
+                f"{side}x{entry.channels}",
+                entry.available,
+                reported,
+                entry.licence or "-",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])

@@ -1,0 +1,108 @@
+"""Where the weights of a network come from: a path, an address, a mirror, the package or the cache."""
+
+import hashlib
+import os
+import urllib.parse
+import warnings
+from pathlib import Path
+
+from keras_sslhsic.zoo import convert, download, files, registry
+
+WEIGHTS_VARIABLE = "KERAS_SSLHSIC_WEIGHTS"
+ENCODER_FILE = "encoder.keras"  # in a folder of `save_pretrained` and in a run folder
+
+_NOT_PUBLISHED = """No weights of {name} are at hand: its authors published none. Either
+- convert an official checkpoint: keras-sslhsic convert checkpoint.npy --to {name}.weights.h5,
+  then load_pretrained("{name}", weights="{name}.weights.h5");
+- train it: keras-sslhsic pretrain --config configs/imagenet_r50_1x.py;
+- point to a file, folder or address: weights=..., or the environment variable {variable};
+- or take the untrained network: load_pretrained("{name}", weights="random")."""
+
+
+def find(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path) -> Path:
+    """Finds the file with an entry's weights, downloading it if need be.
+
+    Args:
+        entry: what is looked for.
+        weights: a path or address given by the user, or None for the usual places.
+        cache: folder of downloaded files.
+
+    Raises:
+        FileNotFoundError: if the weights are nowhere.
+        ValueError: if a file is not what it should be.
+    """
+    given = weights if weights is not None else os.environ.get(WEIGHTS_VARIABLE)
+    if given is None:
+        return _published(entry, cache)
+    given = str(given)
+    if "://" not in given:
+        return in_folder(Path(given), entry.name)
+    address, fragment = urllib.parse.urldefrag(given)
+    if weights is None:  # the base address of a mirror
+        address = f"{address.rstrip('/')}/{entry.name}.weights.h5"
+    return _cached(address, cache, dict(urllib.parse.parse_qsl(fragment)).get("sha256"))
+
+
+def in_folder(path: Path, name: str | None = None) -> Path:
+    """Returns the model file of a folder (a file is itself): encoder.keras, or that of a network's name."""
+    if not path.is_dir():
+        if not path.exists():
+            raise FileNotFoundError(f"There are no weights at {path}.")
+        return path
+    names = [ENCODER_FILE] if name is None else [f"{name}.weights.h5", f"{name}.keras", ENCODER_FILE]
+    for candidate in names:
+        if (path / candidate).is_file():
+            return path / candidate
+    raise FileNotFoundError(
+        f"The folder {path} holds no {' or '.join(names)}: it is no mirror of the zoo, no folder of save_pretrained "
+        "and no finished run."
+    )
+
+
+def _published(entry: registry.Entry, cache: Path) -> Path:
+    if entry.file is not None:
+        path = registry.BUNDLED / entry.file
+        download.check_sha256(path, entry.sha256)
+        return path
+    if entry.url is None:
+        raise FileNotFoundError(_NOT_PUBLISHED.format(name=entry.name, variable=WEIGHTS_VARIABLE))
+    print(f"{entry.name}: weights by the authors of {entry.method}, licence {entry.licence}.")
+    converted = cache / f"{entry.name}.weights.h5"
+    if not _intact(converted):
+        official = _cached(entry.url, cache, entry.sha256)
+        convert.convert(official, converted, expect=entry.architecture)
+        _write_hash(converted)
+    return converted
+
+
+def _cached(url: str, cache: Path, sha256: str | None) -> Path:
+    """The cached copy of an address, downloaded if it is missing or altered."""
+    name = Path(urllib.parse.unquote(urllib.parse.urlsplit(url).path)).name
+    if not name.strip("."):
+        raise ValueError(f"The address {url!r} names no file.")
+    # Two addresses may end in the same name.
+    target = cache / f"{hashlib.sha256(url.encode()).hexdigest()[:8]}-{name}"
+    if not _intact(target):
+        download.fetch(url, target, sha256)
+        _write_hash(target)
+    download.check_sha256(target, sha256)
+    return target
+
+
+def _hash_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _write_hash(path: Path) -> None:
+    with files.written_whole(_hash_file(path)) as temporary:
+        temporary.write_text(files.sha256(path))
+
+
+def _intact(path: Path) -> bool:
+    """Whether a cached file is there and still has the hash that it had when it was written."""
+    if not path.exists() or not _hash_file(path).exists():
+        return False
+    if files.sha256(path) == _hash_file(path).read_text().strip():
+        return True
+    warnings.warn(f"{path} was altered since it was downloaded; it is fetched again.", stacklevel=2)
+    return False
