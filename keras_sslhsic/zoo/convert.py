@@ -49,7 +49,7 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
     Raises:
         FileNotFoundError: if there is no such file.
         unpickle.UnsafePickleError: if the pickle asks for anything outside the allow-list.
-        pickle.UnpicklingError: if the file is damaged or no pickle.
+        unpickle.BrokenPickleError: if the file is damaged or no pickle.
         ValueError: if it is neither of the two layouts.
     """
     tree = _named(unpickle.load(Path(path)))

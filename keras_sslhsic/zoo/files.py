@@ -50,8 +50,9 @@ def written_whole(target: str | os.PathLike, suffix: str = "") -> Iterator[Path]
 
 
 def save_model(model: keras.Model, target: str | os.PathLike, note: dict[str, Any]) -> None:
-    """Saves a model to ``NAME.keras``, or its weights to ``NAME.weights.h5``, with a note; never half a
-    file.""" target = Path(target) if target.suffix == ".keras":
+    """Saves a model to ``NAME.keras``, or its weights to ``NAME.weights.h5``, with a note; never half of it."""
+    target = Path(target)
+    if target.suffix == ".keras":
         with written_whole(target, ".keras") as temporary:
             model.save(temporary)
             with zipfile.ZipFile(temporary, "a") as archive:

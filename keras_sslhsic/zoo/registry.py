@@ -90,7 +90,8 @@ class Entry:
         file = fields.get("file")
         if file is not None and Path(file).name != file:
             raise ValueError(f"The file of a registry entry lies beside it, found {file!r}.")
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+        fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+        return cls(**fields)
 
 
 def _official(name: str, feature_size: int, parameters: int, **fields: Any) -> Entry:

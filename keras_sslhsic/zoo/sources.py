@@ -54,8 +54,8 @@ def in_folder(path: Path, name: str | None = None) -> Path:
         if (path / candidate).is_file():
             return path / candidate
     raise FileNotFoundError(
-        f"The folder {path} holds no {' or '.join(names)}: it is no mirror of the zoo, no folder of save_pretrained "
-        "and no finished run."
+        f"The folder {path} holds no {' or '.join(names)}: it is no mirror of the zoo, no folder of "
+        "save_pretrained and no finished run."
     )
 
 

@@ -35,10 +35,24 @@ MAPPINGS = ("FlatMapping", "FlatMap", "FlatMappingProxy", "frozendict", "FrozenD
 
 
 # What a damaged pickle may raise.
-_BROKEN = (EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError, ImportError, MemoryError)
+_BROKEN = (
+    pickle.UnpicklingError,
+    EOFError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    TypeError,
+    ValueError,
+    ImportError,
+    MemoryError,
+)
 
 
-class UnsafePickleError(pickle.UnpicklingError):
+class BrokenPickleError(pickle.UnpicklingError, ValueError):
+    """The file is no pickle, or a damaged one."""
+
+
+class UnsafePickleError(pickle.UnpicklingError, ValueError):
     """The pickle asks for something outside the allow-list; nothing of it was run."""
 
 
@@ -80,7 +94,7 @@ def load(path: str | Path) -> Any:
     Raises:
         FileNotFoundError: if there is no such file.
         UnsafePickleError: if it names anything outside the allow-list; the message gives the name.
-        pickle.UnpicklingError: if it is not a pickle, or is cut short.
+        BrokenPickleError: if it is not a pickle, or is cut short.
     """
     path = Path(path)
     with path.open("rb") as file:
@@ -90,15 +104,15 @@ def load(path: str | Path) -> Any:
             read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
             _, _, dtype = read_header(file)
             if not dtype.hasobject:
-                raise pickle.UnpicklingError(f"{path} holds a plain {dtype} array, not a pickled checkpoint.")
+                raise BrokenPickleError(f"{path} holds a plain {dtype} array, not a pickled checkpoint.")
         else:
             file.seek(0)
         try:
             return _unwrap(_Unpickler(file).load())
-        except pickle.UnpicklingError as error:
-            raise type(error)(f"{path}: {error}") from None
+        except UnsafePickleError as error:
+            raise UnsafePickleError(f"{path}: {error}") from None
         except _BROKEN as error:
-            raise pickle.UnpicklingError(f"{path} is not a readable checkpoint: {error}") from error
+            raise BrokenPickleError(f"{path} is not a readable checkpoint: {error}") from error
 
 
 def loads(data: bytes) -> Any:
