@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic.networks import with_preprocessing
+
 
 @keras.saving.register_keras_serializable(package="keras_sslhsic")
 class PretrainedEncoder(keras.Model):
@@ -28,6 +30,20 @@ class PretrainedEncoder(keras.Model):
         if isinstance(x, (np.ndarray, tf.Tensor)):
             check_images(x, self.input_shape[1:])
         return super().predict(x, *args, **kwargs)
+
+
+def encoder_of(model: keras.Model) -> keras.Model:
+    """Returns a model that reads pixels: the model itself, or the encoder in a trained SSLHSIC.
+
+    Raises:
+        ValueError: if it does not map images [B, H, W, C] to features [B, F].
+    """
+    if hasattr(model, "evaluation_encoder"):  # the training model
+        return with_preprocessing(model.evaluation_encoder(), model.policy.mean, model.policy.std)
+    shapes = getattr(model, "input_shape", None), getattr(model, "output_shape", None)
+    if not all(isinstance(shape, tuple) for shape in shapes) or list(map(len, shapes)) != [4, 2]:
+        raise ValueError(f"Expected an encoder from images [B, H, W, C] to features [B, F], found {shapes}.")
+    return model
 
 
 def check_images(images: Any, shape: tuple[int | None, ...]) -> None:

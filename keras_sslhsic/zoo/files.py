@@ -50,7 +50,7 @@ def written_whole(target: str | os.PathLike, suffix: str = "") -> Iterator[Path]
 
 
 def save_model(model: keras.Model, target: str | os.PathLike, note: dict[str, Any]) -> None:
-    """Saves a model to ``NAME.keras``, or its weights to ``NAME.weights.h5``, with a note; never half of it."""
+    """Saves a model to ``NAME.keras``, or its weights to ``NAME.weights.h5``, with a note; never half."""
     target = Path(target)
     if target.suffix == ".keras":
         with written_whole(target, ".keras") as temporary:

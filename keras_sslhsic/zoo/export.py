@@ -1,0 +1,176 @@
+"""Encoders for serving: SavedModel, LiteRT and ONNX files that run without this package."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from keras_sslhsic.zoo import files
+from keras_sslhsic.zoo.encoder import encoder_of
+
+
+def export(model: keras.Model, path: str | os.PathLike) -> None:
+    """Exports an encoder, as the path's ending says: ``.tflite``, ``.onnx``, or a folder for a SavedModel."""
+    suffix = Path(path).suffix
+    if suffix == ".tflite":
+        export_litert(model, path)
+    elif suffix == ".onnx":
+        export_onnx(model, path)
+    else:
+        export_saved_model(model, path)
+
+
+def export_saved_model(model: keras.Model, path: str | os.PathLike) -> None:
+    """Exports an encoder as a SavedModel, which needs TensorFlow alone.
+
+    Signatures, for any batch size:
+
+    - ``serving_default``: ``image`` uint8 [B, H, W, C] -> ``features`` float32 [B, F];
+    - ``encoded``: ``bytes`` string [B], each a JPEG, PNG, GIF (its first frame) or BMP file -> ``features``.
+      EXIF orientation is not applied.
+
+    For fine-tuning, the loaded object has ``trainable_variables`` and ``train``, the function of float images
+    in [0, 255] that uses the statistics of the batch and updates the moving ones.
+
+    Args:
+        model: an encoder of pixels (`load_pretrained`, `networks.with_preprocessing`), or a trained SSLHSIC.
+        path: folder to make. It must not hold anything but an earlier export.
+
+    Raises:
+        ValueError: if `model` does not read images, or `path` is taken.
+
+    Example:
+        >>> export_saved_model(encoder, "served/1")
+        >>> served = tf.saved_model.load("served/1").signatures["serving_default"]
+        >>> served(image=tf.constant(images_uint8))["features"]
+    """
+    model = encoder_of(model)
+    target = Path(path)
+    if target.is_file() or (target.is_dir() and any(target.iterdir()) and not _is_saved_model(target)):
+        raise ValueError(f"{target} is taken by something that is no SavedModel: choose another path.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        _write_saved_model(model, f"{folder}/model")
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(f"{folder}/model", target)
+
+
+def export_litert(model: keras.Model, path: str | os.PathLike) -> None:
+    """Exports an encoder as a LiteRT (TensorFlow Lite) file: ``image`` uint8 [B, H, W, C] -> ``features``.
+
+    Every size that is free in the model is free in the file: set it with ``resize_tensor_input``.
+
+    Raises:
+        ValueError: if `model` does not read images, or LiteRT lacks one of its operations (antialiasing).
+    """
+    model = encoder_of(model)
+    with tempfile.TemporaryDirectory() as folder:
+        _write_saved_model(model, folder)
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["serving_default"])
+        try:
+            content = converter.convert()
+        except Exception as error:  # the converter raises several private types
+            raise ValueError(f"LiteRT cannot express this encoder: {error}") from error
+    with files.written_whole(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def export_onnx(model: keras.Model, path: str | os.PathLike, opset: int = 17) -> None:
+    """Exports an encoder as an ONNX file: ``image`` uint8 [B, H, W, C] -> ``features``.
+
+    Args:
+        model: an encoder of pixels.
+        path: the file to write.
+        opset: version of the ONNX operators.
+
+    Raises:
+        ImportError: if tf2onnx is not installed (``pip install keras_sslhsic[onnx]``).
+        ValueError: if `model` does not read images, or ONNX lacks one of its operations (antialiasing).
+    """
+    try:
+        import tf2onnx
+    except ImportError as error:
+        raise ImportError("Exporting to ONNX needs tf2onnx: pip install 'keras_sslhsic[onnx]'.") from error
+    model = encoder_of(model)
+    try:
+        proto, _ = tf2onnx.convert.from_function(
+            tf.function(_serve(model)), input_signature=[_image_spec(model)], opset=opset
+        )
+    except Exception as error:  # tf2onnx raises whatever its rewriters raise
+        raise ValueError(f"ONNX cannot express this encoder: {error}") from error
+    with files.written_whole(path) as temporary:
+        temporary.write_bytes(proto.SerializeToString())
+
+
+def _is_saved_model(folder: Path) -> bool:
+    return (folder / "saved_model.pb").exists()
+
+
+def _image_spec(model: keras.Model, dtype=tf.uint8) -> tf.TensorSpec:
+    return tf.TensorSpec((None, *model.input_shape[1:]), dtype, name="image")
+
+
+def _serve(model: keras.Model):
+    def serve(image):
+        return {"features": model(tf.cast(image, tf.float32), training=False)}
+
+    return serve
+
+
+def _write_saved_model(model: keras.Model, path: str) -> None:
+    def train(image):
+        return model(image, training=True)
+
+    def encoded(data):
+        images = tf.map_fn(
+            _decoder(model), data, fn_output_signature=tf.TensorSpec(_sides(model), tf.float32)
+        )
+        return {"features": model(images, training=False)}
+
+    with _trainable(model):
+        archive = keras.export.ExportArchive()
+        archive.track(model)
+        archive.add_endpoint("serving_default", _serve(model), [_image_spec(model)])
+        archive.add_endpoint("encoded", encoded, [tf.TensorSpec([None], tf.string, name="bytes")])
+        archive.add_endpoint("train", train, [_image_spec(model, tf.float32)])
+        # The rectifier has a gradient of its own, which fine-tuning needs.
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+        archive.write_out(path, options, verbose=False)
+
+
+def _sides(model: keras.Model) -> tuple[int | None, int | None, int]:
+    """The size that the network itself sees: images of a batch of files are brought to it one by one."""
+    resize = next((operation for operation in model.operations if operation.name == "resize"), None)
+    height, width = model.input_shape[1:3] if resize is None else resize.size
+    return height, width, model.input_shape[-1]
+
+
+def _decoder(model: keras.Model):
+    height, width, channels = _sides(model)
+
+    def decode(data):
+        image = tf.io.decode_image(data, channels, expand_animations=False)
+        image.set_shape([None, None, channels])
+        image = tf.cast(image, tf.float32)
+        return image if height is None or width is None else tf.image.resize(image, (height, width))
+
+    return decode
+
+
+@contextlib.contextmanager
+def _trainable(model: keras.Model) -> Iterator[None]:
+    """Unfreezes a model for the time of an export, so that it can be fine-tuned from there."""
+    layers = list(model._flatten_layers())
+    flags = [layer.trainable for layer in layers]
+    model.trainable = True
+    try:
+        yield
+    finally:
+        for layer, flag in zip(reversed(layers), reversed(flags), strict=True):
+            layer.trainable = flag
