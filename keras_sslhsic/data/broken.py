@@ -7,6 +7,13 @@ from pathlib import Path
 from keras_sslhsic.data.decode import DecodeError
 
 
+def reason(error: Exception) -> str:
+    """What is wrong with a file, without its name."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error)
+
+
 class TooManyBrokenFiles(RuntimeError):
     """More files are broken than the data set may have."""
 
@@ -35,19 +42,19 @@ class BrokenFiles:
 
     def report(self, path: str, error: Exception) -> None:
         """Takes note of a broken file; each path counts once."""
-        reason = _reason(error)
+        why = reason(error)
         if self.on_error == "raise":
-            raise DecodeError(f"{path}: {reason}") from error
+            raise DecodeError(f"{path}: {why}") from error
         with self._lock:
             if path in self.reasons:
                 return
-            self.reasons[path] = reason
+            self.reasons[path] = why
             with self.log.open("a", encoding="utf-8", errors="surrogateescape") as log:
-                log.write(f"{path}\t{reason}\n")
+                log.write(f"{path}\t{why}\n")
             if len(self.reasons) == 1:
                 warnings.warn(
                     f"skipping broken files; their names and reasons are in {self.log.resolve()}. The "
-                    f"first: {path}: {reason}",
+                    f"first: {path}: {why}",
                     stacklevel=2,
                 )
             if len(self.reasons) > self.max_broken * self.total:
@@ -55,16 +62,10 @@ class BrokenFiles:
 
     def summary(self) -> str:
         """The count, the first five files with their reasons, and what to do."""
-        first = [f"  {path}: {reason}" for path, reason in list(self.reasons.items())[:5]]
+        first = [f"  {path}: {why}" for path, why in list(self.reasons.items())[:5]]
         more = [f"  ... and {len(self.reasons) - 5} more"] if len(self.reasons) > 5 else []
         share = len(self.reasons) / self.total
         counts = f"{len(self.reasons)} of {self.total} files ({share:.1%})"
         head = f"{counts} are broken, {self.max_broken:.1%} allowed:"
         tail = f"All are named in {self.log.resolve()}: remove or repair them, or raise max_broken."
         return "\n".join([head, *first, *more, tail])
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return str(error)

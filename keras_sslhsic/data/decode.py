@@ -91,6 +91,12 @@ def _to_mode(image: Image.Image, mode: str) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
 
 
+def header(content: bytes) -> tuple[str, str]:
+    """The format ("JPEG", ...) and Pillow mode ("RGB", "CMYK", ...) of an image as it is stored."""
+    image = Image.open(io.BytesIO(content), formats=FORMATS)
+    return image.format or "", image.mode
+
+
 def square(image: Image.Image, size: int) -> Image.Image:
     """The largest central square, resized to size x size (bilinear, antialiased)."""
     width, height = image.size

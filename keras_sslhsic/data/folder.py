@@ -126,8 +126,8 @@ class _Folder:
                     break
             else:
                 raise RuntimeError(
-                    f"no file is left to take the place of the broken {self.files[indices[row]]}: of "
-                    f"{len(self.files)} files {len(self.broken.reasons)} are broken, and a batch has {len(indices)}"
+                    f"no file is left to take the place of {self.files[indices[row]]}: "
+                    f"{len(self.broken.reasons)} of {len(self.files)} are broken, a batch has {len(indices)}"
                 )
             indices[row], images[row] = other, image
             used.add(other)

@@ -70,6 +70,13 @@ class Order:
             return self.num_examples // self.shard[1] // self.batch_size
         return -(-self.examples_per_epoch // self.batch_size)
 
+    @property
+    def cardinality(self) -> int:
+        """Batches from `start` on; `tf.data.INFINITE_CARDINALITY` without end."""
+        if self.epochs is None:
+            return tf.data.INFINITE_CARDINALITY
+        return max((self.epochs - self.start[0]) * self.steps_per_epoch - self.start[1], 0)
+
     def permutation(self, epoch: tf.Tensor) -> tf.Tensor:
         """The order of an epoch over all hosts; int64 scalar -> int32 [N]."""
         if not self.shuffle:
@@ -98,6 +105,4 @@ class Order:
 
         last = tf.int64.max if self.epochs is None else self.epochs
         dataset = tf.data.Dataset.range(first_epoch, last).flat_map(epoch_batches)
-        left = (self.epochs - first_epoch) * steps - first_step if self.epochs is not None else None
-        cardinality = tf.data.INFINITE_CARDINALITY if left is None else max(left, 0)
-        return dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
+        return dataset.apply(tf.data.experimental.assert_cardinality(self.cardinality))

@@ -8,7 +8,7 @@ from PIL import Image
 
 
 def _photo(height=60, width=80, seed=0):
-    """A smooth RGB image, different for each seed, with no symmetry: it survives JPEG and shows every turn."""
+    """A smooth RGB image without symmetry, another for each seed: JPEG keeps it, and every turn shows."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 256, (4, 5, 3), np.uint8))
     return coarse.resize((width, height), Image.Resampling.BICUBIC)
@@ -32,7 +32,7 @@ def encode():
 
 @pytest.fixture
 def folder(tmp_path):
-    """Writes `count` JPEGs, each of one gray level that tells it apart, into class folders; returns the root."""
+    """Writes `count` JPEGs, each of a gray level of its own, into class folders; returns the root."""
 
     def make(count=24, classes=2, size=(12, 16), root="images"):
         for index in range(count):

@@ -1,4 +1,4 @@
-"""Decoding: every format, mode and orientation against known pixels; every kind of damage against its message."""
+"""Decoding: formats, modes and orientations against known pixels; damage against its message."""
 
 import struct
 import zlib

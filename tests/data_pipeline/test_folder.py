@@ -179,22 +179,11 @@ def test_broken_files_are_skipped_counted_and_logged(folder, identities, drop_re
     assert "600 x 600 pixels are more than the limit of 100000" in reasons["bomb.jpg"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_unreadable_files_are_skipped(folder):
-    root = folder(24)
-    (root / "class 1" / "001.jpg").chmod(0)
-    dataset = from_folder(root, batch_size=24, epochs=1, drop_remainder=False, max_broken=0.1, **OPTIONS)
-    with pytest.warns(UserWarning, match="Permission denied"):
-        (batch,) = dataset
-    assert len(batch["image"]) == 23
-
-
 def test_a_file_that_may_not_be_read_is_skipped(folder, monkeypatch):
-    """As `test_unreadable_files_are_skipped`, for tests that run as root."""
     root = folder(24)
     read = type(root).read_bytes
 
-    def denied(path):
+    def denied(path):  # not by chmod: root may read everything
         if path.name == "001.jpg":
             raise PermissionError(13, "Permission denied", str(path))
         return read(path)
@@ -264,16 +253,26 @@ def test_a_cache_gives_the_same_images_without_reading_the_files(
     cached = from_folder(root, cache_dir=tmp_path / "cache" if on_disk else None, **options)
     for one, other in zip(plain, cached.as_numpy_iterator(), strict=True):
         np.testing.assert_array_equal(one["image"], other["image"])
-    assert len(reads) == 12
+    # The last batch of an epoch and the first of the next are in flight together.
+    assert 12 <= len(reads) <= 16
+    reads.clear()
     if on_disk:
         again = from_folder(root, cache_dir=tmp_path / "cache", **options)
         for one, other in zip(plain, again.as_numpy_iterator(), strict=True):
             np.testing.assert_array_equal(one["image"], other["image"])
-        assert len(reads) == 12
-    before = (root / "class 0" / "000.jpg").stat().st_mtime
-    os.utime(root / "class 0" / "000.jpg", (before + 5, before + 5))
-    list(from_folder(root, cache_dir=tmp_path / "cache" if on_disk else None, **options))
-    assert len(reads) == (13 if on_disk else 24), "a changed file is read again"
+        assert not reads
+
+
+def test_the_cache_reads_a_changed_file_again(folder, tmp_path, identities):
+    root = folder(12)
+    options = {"batch_size": 12, "epochs": 1, "shuffle": False, "cache_dir": tmp_path / "cache", **OPTIONS}
+    for kind in ("encoded", "decoded"):
+        list(from_folder(root, cache=kind, **options))
+    Image.new("RGB", (12, 16), (255, 255, 255)).save(root / "class 0" / "000.jpg")
+    os.utime(root / "class 0" / "000.jpg", (0, 0))
+    for kind in ("encoded", "decoded"):
+        (batch,) = from_folder(root, cache=kind, **options)
+        assert identities(batch["image"])[:3] == [49, 2, 4]
 
 
 def test_cached_decoded_images_still_get_new_crops(folder, photo):
@@ -353,7 +352,7 @@ def test_bad_input_is_named(folder, tmp_path):
         from_folder(root, batch_size=9)
     with pytest.raises(ValueError, match="labels=True, but"):
         from_folder(folder(3, classes=0, root="flat"), batch_size=2, labels=True)
-    with pytest.raises(ValueError, match='on_error must be "skip" or "raise", found "ignore"|\'ignore\''):
+    with pytest.raises(ValueError, match="found 'ignore'"):
         from_folder(root, batch_size=2, on_error="ignore")
     with pytest.raises(ValueError, match="cache must be"):
         from_folder(root, batch_size=2, cache="views")

@@ -1,0 +1,204 @@
+"""What is in a folder of images: counts, sizes, classes, broken files, mean and standard deviation."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from keras_sslhsic.data import decode
+from keras_sslhsic.data.batches import thread_pool
+from keras_sslhsic.data.broken import reason
+from keras_sslhsic.data.folder import class_labels, list_images
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What `inspect_folder` found.
+
+    Attributes:
+        path: the folder.
+        num_files: image files, broken ones included.
+        num_bytes: their size on disk.
+        classes: images of each class, without the broken ones; empty if there are no class sub-folders.
+        formats: images of each format, "JPEG", "PNG", ...
+        modes: images of each Pillow mode: "L" gray, "RGB", "RGBA", "P" palette, "CMYK", "I;16" 16 bits, ...
+        heights: smallest, median and largest height of the upright images in pixels.
+        widths: likewise.
+        broken: the reason for each broken file.
+        mean: of each channel over all pixels, in [0, 1], every image having the same weight.
+        std: likewise.
+        sample: up to 64 images spread over the folder, central squares, uint8 [K, 96, 96, C].
+    """
+
+    path: str
+    num_files: int
+    num_bytes: int
+    classes: Mapping[str, int]
+    formats: Mapping[str, int]
+    modes: Mapping[str, int]
+    heights: tuple[int, int, int]
+    widths: tuple[int, int, int]
+    broken: Mapping[str, str]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    sample: np.ndarray
+
+    def __str__(self) -> str:
+        def counts(counter: Mapping[str, int]) -> str:
+            return ", ".join(f"{name} {count:,}" for name, count in counter.items()) or "none"
+
+        def numbers(values: Iterable[float]) -> str:
+            return ", ".join(f"{value:.4f}" for value in values)
+
+        def span(sides: tuple[int, int, int]) -> str:
+            return f"{sides[0]:,} to {sides[2]:,}, median {sides[1]:,}"
+
+        sizes = list(self.classes.values())
+        classes = (
+            f"{len(sizes)}, of {min(sizes):,} to {max(sizes):,} images" if sizes else "none (no sub-folders)"
+        )
+        lines = [
+            f"folder    {self.path}",
+            f"files     {self.num_files:,}, {self.num_bytes / 1e6:,.1f} MB",
+            f"classes   {classes}",
+            f"formats   {counts(self.formats)}",
+            f"modes     {counts(self.modes)}",
+            f"height    {span(self.heights)}",
+            f"width     {span(self.widths)}",
+            f"mean      {numbers(self.mean)}",
+            f"std       {numbers(self.std)}",
+            f"broken    {len(self.broken):,}",
+            *(f"  {path}: {why}" for path, why in list(self.broken.items())[:20]),
+        ]
+        return "\n".join(lines + (["  ..."] if len(self.broken) > 20 else []))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the sample, for a JSON file."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "sample"}
+
+    def save_contact_sheet(self, file: str | Path) -> None:
+        """Writes the sample as one picture of up to 8 x 8 images."""
+        contact_sheet(self.sample).save(file)
+
+
+def contact_sheet(images: np.ndarray, columns: int = 8, gap: int = 4) -> Image.Image:
+    """Lays out images, uint8 [K, H, W, C], in rows on a gray ground."""
+    count, height, width, channels = images.shape
+    rows = -(-count // columns)
+    sheet = np.full(
+        (rows * (height + gap) + gap, min(count, columns) * (width + gap) + gap, channels), 128, np.uint8
+    )
+    for position, image in enumerate(images):
+        y, x = (
+            gap + k * (side + gap) for k, side in zip(divmod(position, columns), (height, width), strict=True)
+        )
+        sheet[y : y + height, x : x + width] = image
+    return decode.to_image(sheet)
+
+
+_TILE = 96
+
+
+@dataclasses.dataclass(frozen=True)
+class _One:
+    """One image: how it is stored, its upright size, each channel's mean and mean square, and its tile."""
+
+    format: str
+    mode: str
+    height: int
+    width: int
+    mean: np.ndarray
+    square: np.ndarray
+    tile: np.ndarray
+
+
+def _inspect_one(file: str, channels: int, max_pixels: int) -> _One | str:
+    try:
+        content = Path(file).read_bytes()
+        image = decode.decode(content, channels, max_pixels=max_pixels)
+    except (OSError, decode.DecodeError) as error:
+        return reason(error)
+    kind, mode = decode.header(content)
+    pixels = decode.to_array(image).reshape(-1, channels) / np.float32(255)
+    tile = decode.to_array(decode.square(image, _TILE))
+    return _One(
+        kind,
+        mode,
+        image.height,
+        image.width,
+        pixels.mean(0, np.float64),
+        (pixels**2).mean(0, np.float64),
+        tile,
+    )
+
+
+def inspect_folder(
+    path: str | Path, channels: int = 3, max_pixels: int = decode.MAX_PIXELS, workers: int | None = None
+) -> Report:
+    """Decodes every image of a folder once and reports what is there.
+
+        report = inspect_folder("photos")
+        print(report)
+        report.save_contact_sheet("photos.png")
+
+    Args:
+        path: a folder as for `from_folder`.
+        channels: 1, 3 or 4: what images are brought to before mean and standard deviation are taken.
+        max_pixels: larger images count as broken.
+        workers: threads that decode; None: as many as there are cores.
+
+    Returns:
+        A `Report`.
+
+    Raises:
+        FileNotFoundError: no such folder, or no images in it.
+        ValueError: some images lie in class sub-folders and some beside them, or every image is broken.
+    """
+    files = list_images(path)
+    labels = class_labels(path, files)
+    picked = set(np.linspace(0, len(files) - 1, min(64, len(files))).round().astype(int).tolist())
+    broken: dict[str, str] = {}
+    formats, modes, classes = Counter[str](), Counter[str](), Counter[str]()
+    sizes, means, squares, tiles = [], [], [], []
+    with thread_pool(workers) as pool:
+        found = pool.map(lambda file: _inspect_one(file, channels, max_pixels), files)
+        for number, (file, one) in enumerate(zip(files, found, strict=True)):
+            if isinstance(one, str):
+                broken[file] = one
+                continue
+            formats[one.format] += 1
+            modes[one.mode] += 1
+            sizes.append((one.height, one.width))
+            means.append(one.mean)
+            squares.append(one.square)
+            if labels is not None:
+                classes[labels[1][labels[0][number]]] += 1
+            if number in picked:
+                tiles.append(one.tile)
+    if not means:
+        raise ValueError(
+            f"all {len(files)} image files of {path} are broken; the first: {files[0]}: {broken[files[0]]}"
+        )
+    mean = np.mean(means, axis=0)
+    std = np.sqrt(np.maximum(np.mean(squares, axis=0) - mean**2, 0.0))
+    heights, widths = (
+        tuple(int(q) for q in np.quantile(side, [0, 0.5, 1])) for side in zip(*sizes, strict=True)
+    )
+    return Report(
+        path=str(path),
+        num_files=len(files),
+        num_bytes=sum(Path(file).stat().st_size for file in files if Path(file).exists()),
+        classes=dict(sorted(classes.items())),
+        formats=dict(formats.most_common()),
+        modes=dict(modes.most_common()),
+        heights=heights,
+        widths=widths,
+        broken=broken,
+        mean=tuple(mean.tolist()),
+        std=tuple(std.tolist()),
+        sample=np.stack(tiles) if tiles else np.zeros([0, _TILE, _TILE, channels], np.uint8),
+    )

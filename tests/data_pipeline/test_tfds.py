@@ -1,0 +1,180 @@
+"""from_tfds, on a small data set that the test prepares itself."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from keras_sslhsic import views
+from keras_sslhsic.data import from_tfds
+from keras_sslhsic.data import tfds as module
+
+NUMBER = {"train": 45, "validation": 11}
+
+
+class Grays(tfds.core.GeneratorBasedBuilder):
+    """Image i of a split is of gray level 5 i; its label is i mod 3."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = {
+            "image": tfds.features.Image(shape=(4, 6, 3)),
+            "label": tfds.features.ClassLabel(num_classes=3),
+        }
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager):
+        return {split: self._generate_examples(split) for split in NUMBER}
+
+    def _generate_examples(self, split):
+        for number in range(NUMBER[split]):
+            yield number, {"image": np.full((4, 6, 3), 5 * number, np.uint8), "label": number % 3}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    """The data set in 5 files a split."""
+    path = tmp_path_factory.mktemp("tfds")
+    config = tfds.download.DownloadConfig(num_shards=5, try_download_gcs=False)
+    Grays(data_dir=path).download_and_prepare(download_config=config)
+    return path
+
+
+def numbers(dataset):
+    """The numbers of the images of each batch."""
+    return [(batch["image"][:, 0, 0, 0] // 5).tolist() for batch in dataset.as_numpy_iterator()]
+
+
+@pytest.fixture
+def load(data_dir):
+    def load(split="train", **options):
+        return from_tfds(
+            "grays", split, data_dir=data_dir, **({"batch_size": 8, "image_size": None} | options)
+        )
+
+    return load
+
+
+def flat(batches):
+    return [number for batch in batches for number in batch]
+
+
+def test_batches_hold_the_images_and_their_labels(load):
+    dataset = load(epochs=1, image_size=8)
+    assert dataset.steps_per_epoch == int(dataset.cardinality()) == 5
+    assert dataset.element_spec["image"] == tf.TensorSpec([8, 8, 8, 3], tf.uint8)
+    assert dataset.class_names == ["0", "1", "2"]
+    batches = list(dataset.as_numpy_iterator())
+    assert len(batches) == 5
+    for batch in batches:
+        assert batch["label"].dtype == np.int64
+        np.testing.assert_array_equal(batch["image"][:, 0, 0, 0] // 5 % 3, batch["label"])
+    assert load(image_size=None).element_spec["image"].shape == (8, None, None, 3)
+    assert "label" not in load(labels=False).element_spec
+
+
+def test_splits_are_those_of_tfds(load, data_dir):
+    options = {"epochs": 1, "shuffle": False, "drop_remainder": False}
+    builder = tfds.builder("grays", data_dir=data_dir)
+    for split in ("train", "validation", "train[10:]", "train[:10]", "train[20%:60%]"):
+        read = builder.as_dataset(split=split, read_config=tfds.ReadConfig(interleave_cycle_length=1))
+        expected = [int(example["image"][0, 0, 0]) // 5 for example in read.as_numpy_iterator()]
+        assert flat(numbers(load(split, **options))) == expected
+
+
+def test_the_papers_imagenet_splits_share_out_the_training_images():
+    splits = module.SPLITS["imagenet2012"]
+    assert (splits["TRAIN"], splits["VALID"], splits["TEST"]) == (
+        "train[10000:]",
+        "train[:10000]",
+        "validation",
+    )
+
+
+@pytest.mark.parametrize("window", [1, 1000])
+def test_each_epoch_visits_everything_once_in_an_order_of_its_own(load, window):
+    batches = numbers(load(epochs=2, drop_remainder=False, window=window, seed=1))
+    first, second = flat(batches[:6]), flat(batches[6:])
+    assert sorted(first) == sorted(second) == list(range(45))
+    assert first != second and first != sorted(first)
+    assert batches == numbers(load(epochs=2, drop_remainder=False, window=window, seed=1))
+    assert batches != numbers(load(epochs=2, drop_remainder=False, window=window, seed=2))
+
+
+@pytest.mark.parametrize("window", [1, 20])
+@pytest.mark.parametrize("start", [(0, 3), (1, 0), (0, 14)])
+def test_a_stream_started_at_a_step_goes_on_as_the_uninterrupted_one(load, start, window):
+    whole = numbers(load(epochs=4, window=window))
+    assert numbers(load(epochs=4, window=window, start=start)) == whole[start[0] * 5 + start[1] :]
+
+
+def test_a_start_does_not_read_the_windows_of_the_past(load, monkeypatch):
+    reads = []
+
+    def counting(file, part):
+        tf.py_function(lambda first: reads.append(int(first)), [part[2]], [])
+        return read(file, part)
+
+    read = module._read
+    monkeypatch.setattr(module, "_read", counting)
+    numbers(load(epochs=1, window=1, shuffle=False, start=(0, 4)))
+    assert len(reads) <= 2 and min(reads) >= 27
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_hosts_are_disjoint_and_cover_everything(load, count):
+    options = {"epochs": 1, "drop_remainder": False, "batch_size": 4}
+    hosts = [flat(numbers(load(shard=(i, count), **options))) for i in range(count)]
+    assert sorted(flat(hosts)) == list(range(45))
+    steps = {load(shard=(i, count), batch_size=4).steps_per_epoch for i in range(count)}
+    assert steps == {45 // count // 4}
+
+
+def test_host_crops_differ_by_epoch_and_resume(load):
+    options = {"host_crops": views.byol(4), "image_size": 8, "shuffle": False}
+    whole = list(load(epochs=2, **options).as_numpy_iterator())
+    assert set(whole[0]) == {"view1", "view2", "label"} and whole[0]["view2"].shape == (8, 4, 4, 3)
+    resumed = list(load(epochs=2, start=(1, 1), **options).as_numpy_iterator())
+    for one, other in zip(whole[6:], resumed, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_decoded_images_can_be_cached(load, monkeypatch):
+    options = {"epochs": 3, "cache": "decoded", "image_size": 8}
+    plain = numbers(load(**(options | {"cache": None})))
+    decoded = []
+    decode = module.decode.decode
+    monkeypatch.setattr(module.decode, "decode", lambda *args: decoded.append(1) or decode(*args))
+    assert numbers(load(**options)) == plain
+    assert len(decoded) <= 45 + 8  # a batch of two epochs may be in flight
+
+
+def test_what_is_not_prepared_says_how_to_prepare_it(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"grays is not prepared in .*tfds build grays --data_dir="):
+        from_tfds("grays", batch_size=8, data_dir=tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"(?s)imagenet2012 is not prepared.*by hand.*ILSVRC2012"):
+        from_tfds("imagenet2012", "TRAIN", batch_size=8, data_dir=tmp_path)
+
+
+def test_bad_input_is_named(load):
+    with pytest.raises(ValueError, match=r"no feature 'photo', it has \['image', 'label'\]"):
+        load(image_key="photo")
+    with pytest.raises(ValueError, match="11 examples, fewer than one batch of 12"):
+        load("validation", batch_size=12)
+    with pytest.raises(ValueError, match="cache must be"):
+        load(cache="encoded")
+    with pytest.raises(ValueError, match=r"(?i)split"):
+        load("test")
+
+
+def test_a_damaged_record_names_the_example(load, monkeypatch):
+    decode = module.decode.decode
+
+    def damaged(content, *args):
+        return decode(content[:30] if decode(content).getpixel((0, 0))[0] == 50 else content, *args)
+
+    monkeypatch.setattr(module.decode, "decode", damaged)
+    with pytest.raises(tf.errors.OpError, match=r"grays, train, example \d+: "):
+        numbers(load(epochs=1, drop_remainder=False))
