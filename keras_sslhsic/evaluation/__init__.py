@@ -1,17 +1,32 @@
 """Evaluations of a representation. Each needs only an encoder: a model or function from images to vectors."""
 
+from keras_sslhsic.evaluation.benchmark import benchmark_bundled
 from keras_sslhsic.evaluation.features import encoder_hash, extract_features, extract_labelled_features
+from keras_sslhsic.evaluation.finetune import FinetuneRecipe, FinetuneResult, finetune
 from keras_sslhsic.evaluation.knn import KNNResult, knn
-from keras_sslhsic.evaluation.linear import LinearResult, linear_features
+from keras_sslhsic.evaluation.linear import LinearResult, linear, linear_features
+from keras_sslhsic.evaluation.logistic import LogisticResult, logistic_regression
+from keras_sslhsic.evaluation.report import report
 from keras_sslhsic.evaluation.results import Result
+from keras_sslhsic.evaluation.transfer import TransferSet, transfer
 
 __all__ = [
+    "FinetuneRecipe",
+    "FinetuneResult",
     "KNNResult",
     "LinearResult",
+    "LogisticResult",
     "Result",
+    "TransferSet",
+    "benchmark_bundled",
     "encoder_hash",
     "extract_features",
     "extract_labelled_features",
+    "finetune",
     "knn",
+    "linear",
     "linear_features",
+    "logistic_regression",
+    "report",
+    "transfer",
 ]

@@ -112,6 +112,41 @@ def encoder_hash(encoder: Encoder) -> str:
     return digest.hexdigest()[:16]
 
 
+def feature_step(
+    encoder: Encoder, augment: Callable | None = None
+) -> tuple[tf.distribute.Strategy, Callable]:
+    """The frozen encoder as a function of one batch, which is split over the replicas if there are several.
+
+    Args:
+        encoder: as in `extract_features`.
+        augment: function of images and an int32 [2] seed, applied before the encoder.
+
+    Returns:
+        The strategy that batches must be distributed by, and a function of a batch (and, with `augment`, an
+        int32 [2] seed) that returns features float32 [B, F] and labels [B] (None without), of all replicas,
+        in order.
+    """
+    strategy = getattr(encoder, "distribute_strategy", None) or tf.distribute.get_strategy()
+
+    def on_replica(batch, seed):
+        images, labels = labelled_batch(batch)
+        if augment is not None:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            images = augment(images, tf.random.fold_in(seed, replica, alg="philox"))
+        outputs = encoder(images, training=False) if isinstance(encoder, keras.Model) else encoder(images)
+        outputs = tf.cast(outputs, tf.float32)
+        return tf.reshape(outputs, [tf.shape(outputs)[0], -1]), labels
+
+    def step(batch, seed=None):
+        features, labels = strategy.run(on_replica, args=(batch, seed))
+        features = tf.concat(strategy.experimental_local_results(features), axis=0)
+        if labels is not None:
+            labels = tf.concat(strategy.experimental_local_results(labels), axis=0)
+        return features, labels
+
+    return strategy, step
+
+
 def labelled_batch(batch: Any) -> tuple[Any, Any]:
     """Splits a batch, or its spec, into images and labels (None without).
 
@@ -141,8 +176,8 @@ def check_images(encoder: Encoder, shape: tuple[int | None, ...]) -> None:
         return
     if any(e is not None and s is not None and e != s for e, s in zip(expected[1:], shape[1:], strict=True)):
         raise ValueError(
-            f"The encoder takes images of height, width, channels {expected[1:]}, found {tuple(shape[1:])}. Resize "
-            "the images, or build the encoder for this size."
+            f"The encoder takes images of height, width, channels {expected[1:]}, "
+            f"found {tuple(shape[1:])}. Resize the images, or build the encoder for this size."
         )
 
 
@@ -154,28 +189,20 @@ def _extract(encoder, data, batch_size, verbose):
     total = int(batches.cardinality())
     if total == tf.data.INFINITE_CARDINALITY:
         raise ValueError("The dataset is infinite: take a finite part of it, or build it without repeating.")
-    strategy = getattr(encoder, "distribute_strategy", None) or tf.distribute.get_strategy()
+    strategy, step = feature_step(encoder)
     if strategy.num_replicas_in_sync > 1:
         batches = strategy.experimental_distribute_dataset(batches)
-
-    @tf.function(reduce_retracing=True)
-    def step(batch):
-        def one(batch):
-            images, labels = labelled_batch(batch)
-            outputs = encoder(images, training=False) if isinstance(encoder, keras.Model) else encoder(images)
-            outputs = tf.cast(outputs, tf.float32)
-            return tf.reshape(outputs, [tf.shape(outputs)[0], -1]), labels
-
-        return strategy.run(one, args=(batch,))
+    step = tf.function(step, reduce_retracing=True)
 
     features, labels = [], []
-    for batch in tqdm(
+    progress = tqdm(
         batches, total=total if total >= 0 else None, unit="batch", desc="features", disable=not verbose
-    ):
+    )
+    for batch in progress:
         found, own = step(batch)
-        features += [part.numpy() for part in strategy.experimental_local_results(found)]
+        features.append(found.numpy())
         if own is not None:
-            labels += [part.numpy() for part in strategy.experimental_local_results(own)]
+            labels.append(own.numpy())
     if not features:
         raise ValueError("There are no images.")
     return np.concatenate(features), np.concatenate(labels) if labels else None

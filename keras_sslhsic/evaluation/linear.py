@@ -6,15 +6,39 @@ from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
+from tqdm import tqdm
 
 from keras_sslhsic.evaluation import metrics
-from keras_sslhsic.evaluation.checks import check_split
+from keras_sslhsic.evaluation.checks import check_classes, check_features, check_split
+from keras_sslhsic.evaluation.crops import random_crop_and_flip
+from keras_sslhsic.evaluation.features import (
+    Encoder,
+    check_images,
+    extract_features,
+    extract_labelled_features,
+    feature_step,
+)
 from keras_sslhsic.evaluation.results import Result, wilson_interval
+from keras_sslhsic.evaluation.streams import Labelled, arrays, stream
 from keras_sslhsic.evaluation.subsets import stratified_split
-from keras_sslhsic.evaluation.sweep import Candidate, Recipe, WideClassifier, grid
+from keras_sslhsic.evaluation.sweep import Candidate, Recipe, WideClassifier, grid, schedule
 
 # Features are standardised, so one grid serves every encoder.
 FAST_CANDIDATES = grid((0.001, 0.003, 0.01, 0.03, 0.1), (0.0, 3e-3, 3e-2))
+
+PAPER_RECIPE = Recipe(epochs=90, batch_size=4096)
+RELEASED_RECIPE = Recipe(epochs=90, batch_size=4096, warmup_steps=100, nesterov=False)
+
+
+def default_candidates(batch_size: int) -> tuple[Candidate, ...]:
+    """Learning rates of 0.05 to 1.6 x batch / 256, each with the weight decays 0, 1e-6, 1e-5 and 1e-4."""
+    rates = [base * batch_size / 256 for base in (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)]
+    return grid(rates, (0.0, 1e-6, 1e-5, 1e-4))
+
+
+def released(batch_size: int) -> tuple[Candidate]:
+    """The one candidate of the released code: learning rate 0.5 x batch / 256, no weight decay."""
+    return (Candidate(0.5 * batch_size / 256),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +125,79 @@ def linear_features(
     return linear_result(scores, test_labels, best, validation_top1, recipe, seed)
 
 
+def linear(
+    encoder: Encoder,
+    train: Labelled,
+    test: Labelled,
+    validation: Labelled | int = 10_000,
+    *,
+    candidates: Sequence[Candidate] | None = None,
+    recipe: Recipe = PAPER_RECIPE,
+    crop_area: tuple[float, float] | None = (0.08, 1.0),
+    num_classes: int | None = None,
+    seed: int = 0,
+    verbose: bool = False,
+) -> LinearResult:
+    """The paper's linear evaluation: a linear layer on the frozen encoder's features of augmented images.
+
+    Each step crops and mirrors a batch at random, runs the encoder once, in inference mode, and updates all
+    candidates. The best on held-out training images is trained again on all training images, and measured on
+    the test images once. Features are used as they are, without standardisation. The paper's recipe is the
+    default; `released(batch_size)` is that of the released code, for `candidates`, with `RELEASED_RECIPE`.
+
+    Args:
+        encoder: keras.Model, or function, from images [B, H, W, C] in [0, 255] to features. Its tensors stay
+            as they are, bit for bit.
+        train: (images uint8 [N, H, W, C], labels int [N]); or a finite dataset of batches (images, labels) or
+            {"image", "label"}, all of one size, in a new order whenever it is iterated.
+        test: the same, at the encoder's size (see `crops` for the two test crops).
+        validation: number of training images to hold out, the same share of each class; or, needed if `train`
+            is a dataset, a labelled set of its own, in batches of the same size.
+        candidates: what to choose from. One alone is trained without a validation split. By default
+            `default_candidates(recipe.batch_size)`.
+        recipe: length, batch and momentum.
+        crop_area: range of a random crop's share of the image's area; None trains without crops and
+            mirroring.
+        num_classes: needed if `train` is a dataset.
+        seed: of the split, the order and the crops.
+        verbose: whether to show progress bars.
+
+    Returns:
+        LinearResult.
+
+    Raises:
+        ValueError: if images or labels are unusable, or a dataset comes without `num_classes` or
+            `validation`.
+    """
+    in_memory = not isinstance(train, tf.data.Dataset)
+    everything = train
+    candidates = candidates or default_candidates(recipe.batch_size)
+    if in_memory:
+        images, labels = arrays(train, "train")
+        num_classes = num_classes or int(labels.max()) + 1
+        check_classes(labels, arrays(test, "test")[1] if not isinstance(test, tf.data.Dataset) else [])
+        if isinstance(validation, int) and len(candidates) > 1:
+            fit, held_out = stratified_split(labels, validation / len(labels), seed)
+            train, validation = (images[fit], labels[fit]), (images[held_out], labels[held_out])
+    elif num_classes is None or (isinstance(validation, int) and len(candidates) > 1):
+        raise ValueError("A dataset of training batches needs num_classes, and a validation set of its own.")
+
+    best, validation_top1 = candidates[0], None
+    if len(candidates) > 1:
+        sweep = _train(encoder, train, candidates, num_classes, recipe, crop_area, seed, verbose)
+        accuracies = sweep.accuracies(*_features(encoder, validation, verbose))
+        best, validation_top1 = candidates[int(np.argmax(accuracies))], float(np.max(accuracies))
+        if not in_memory:
+            sizes = [float(int(part.cardinality())) for part in (train, validation)]
+            everything = tf.data.Dataset.sample_from_datasets(
+                [train, validation], [size / sum(sizes) for size in sizes], seed=seed
+            ).apply(tf.data.experimental.assert_cardinality(int(sum(sizes))))
+    classifier = _train(encoder, everything, [best], num_classes, recipe, crop_area, seed, verbose)
+    features, labels = _features(encoder, test, verbose)
+    scores = classifier.logits(tf.constant(features))[:, 0].numpy()
+    return linear_result(scores, labels, best, validation_top1, recipe, seed)
+
+
 def linear_result(
     scores: np.ndarray,
     labels: np.ndarray,
@@ -137,3 +234,40 @@ def _fit(features, labels, candidates, num_classes, recipe, seed):
     classifier = WideClassifier(features.shape[1], num_classes, candidates)
     classifier.fit(features, labels, recipe, seed)
     return classifier
+
+
+def _train(encoder, train, candidates, num_classes, recipe, crop_area, seed, verbose):
+    batches, steps_per_epoch = stream(train, recipe.batch_size, seed)
+    shape = tuple(batches.element_spec[0].shape)
+    check_images(encoder, shape)
+    strategy, features_of = feature_step(
+        encoder, crop_area and (lambda images, key: random_crop_and_flip(images, shape[1], key, crop_area))
+    )
+    classifier = None
+    steps = recipe.epochs * steps_per_epoch
+
+    @tf.function
+    def step(batch, number):
+        features, labels = features_of(batch, tf.stack([tf.constant(seed, tf.int32), number]))
+        classifier.step(features, labels, schedule(number, steps, recipe.warmup_steps), recipe)
+
+    if strategy.num_replicas_in_sync > 1:
+        batches = strategy.experimental_distribute_dataset(batches)
+    progress = tqdm(total=steps, unit="step", desc=f"linear x {len(candidates)}", disable=not verbose)
+    for number, batch in zip(range(steps), batches, strict=False):
+        if classifier is None:
+            features, _ = features_of(batch, tf.zeros([2], tf.int32))
+            classifier = WideClassifier(features.shape[1], num_classes, candidates)
+        step(batch, tf.constant(number))
+        progress.update()
+    progress.close()
+    return classifier
+
+
+def _features(encoder, data, verbose):
+    if isinstance(data, tf.data.Dataset):
+        features, labels = extract_labelled_features(encoder, data, verbose=verbose)
+    else:
+        images, labels = arrays(data, "test")
+        features = extract_features(encoder, images, verbose=verbose)
+    return check_features(features), labels

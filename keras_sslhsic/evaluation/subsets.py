@@ -47,6 +47,6 @@ def stratified_split(labels: np.ndarray, fraction: float, seed: int = 0) -> tupl
     if len(missing):
         raise ValueError(
             f"Holding out {fraction:g} of every class leaves none to learn of the classes "
-            f"{missing[:10].tolist()}: give a validation split of your own, a smaller fraction, or more images of them."
+            f"{missing[:10].tolist()}: give a validation split of your own, or more images."
         )
     return fit, held_out

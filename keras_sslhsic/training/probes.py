@@ -103,7 +103,7 @@ class LinearProbe(_Probe):
 
 
 def _encoder_of(model: keras.Model) -> Callable:
-    """What the trainer's evaluation encoder makes of pixels in [0, 255]; any other model is an encoder itself."""
+    """The trainer's evaluation encoder on pixels in [0, 255]; any other model is an encoder itself."""
     if hasattr(model, "evaluation_encoder"):
         return lambda images: model.evaluation_encoder(policy.prepare(images, model.policy), training=False)
     return lambda images: model(images, training=False)

@@ -1,0 +1,180 @@
+"""Logistic regression on features by L-BFGS, its l2 penalty chosen on a validation split."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+from threadpoolctl import threadpool_limits
+
+from keras_sslhsic.evaluation import metrics
+from keras_sslhsic.evaluation.checks import check_classes, check_features, check_labels
+from keras_sslhsic.evaluation.results import Result, wilson_interval
+from keras_sslhsic.evaluation.subsets import stratified_split
+
+L2_GRID = tuple(np.logspace(-6, 5, 45).tolist())
+
+# Of scores [N, C] and labels.
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "top1": metrics.top_k,
+    "mean_per_class": lambda scores, labels: metrics.mean_per_class(scores.argmax(axis=1), labels),
+    "map11": lambda scores, labels: metrics.mean_average_precision(scores, labels, points=11),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogisticResult(Result):
+    """Result of `logistic_regression`.
+
+    Attributes:
+        l2: the chosen penalty.
+        validation_value: the metric on the validation split with that penalty.
+        dataset: name of the data set, if known.
+    """
+
+    protocol: ClassVar[str] = "transfer"
+
+    l2: float
+    validation_value: float
+    dataset: str | None = None
+
+
+def logistic_regression(
+    train: tuple[np.ndarray, np.ndarray],
+    test: tuple[np.ndarray, np.ndarray],
+    validation: tuple[np.ndarray, np.ndarray] | float = 0.2,
+    *,
+    metric: str = "top1",
+    l2_grid: Sequence[float] = L2_GRID,
+    max_iter: int = 1000,
+    seed: int = 0,
+    dataset: str | None = None,
+) -> LogisticResult:
+    """The paper's linear transfer: multinomial logistic regression, l2 chosen on a validation split.
+
+    Minimises sum_n cross-entropy_n + l2 / 2 |W|^2 (scikit-learn's LogisticRegression with C = 1 / l2; the
+    bias is not penalised) on the training split for every l2 of the grid, takes the best on the validation
+    split, the largest of equals, and fits again on both splits (Kornblith et al. 2019, "Do Better ImageNet
+    Models Transfer Better?", appendix A.1.2). Features are used as they are: standardise them before if their
+    scales differ much.
+
+    With metric "map11" labels are bool [N, C], each class has a regression of its own against the rest, and
+    the metric is VOC2007's 11-point mean average precision.
+
+    Args:
+        train: features float [N, F] and labels int [N].
+        test: the same for the test split.
+        validation: the same for the validation split; or the share of each training class to hold out.
+        metric: "top1", "mean_per_class" or "map11".
+        l2_grid: penalties to choose from; by default 45, evenly spaced in the logarithm from 1e-6 to 1e5.
+        max_iter: limit of L-BFGS iterations for each fit.
+        seed: of the split and the interval's resampling.
+        dataset: name to state in the result.
+
+    Returns:
+        LogisticResult. The interval is Wilson's for top-1, bootstrapped for the others.
+
+    Raises:
+        ValueError: if features or labels are unusable (see `checks`), a class is in one split only, or the
+            metric is unknown.
+
+    Example:
+        >>> labels = np.arange(100) % 2
+        >>> features = np.stack([labels, 1.0 - labels], axis=1)
+        >>> logistic_regression((features, labels), (features, labels), l2_grid=[0.1, 1.0]).top1
+        1.0
+    """
+    if metric not in METRICS:
+        raise ValueError(f"metric must be one of {sorted(METRICS)}, found {metric!r}.")
+    train, test = _check(train, "train", metric), _check(test, "test", metric)
+    if isinstance(validation, float):
+        if metric == "map11":
+            raise ValueError("With several classes an image, give the validation split itself, not a share.")
+        fit, held_out = stratified_split(train[1], validation, seed)
+        train, validation = (train[0][fit], train[1][fit]), (train[0][held_out], train[1][held_out])
+    validation = _check(validation, "validation", metric)
+    if metric != "map11":
+        for (_, labels), name in ((validation, "validation"), (test, "test")):
+            check_classes(train[1], labels, ("train", name))
+        absent = np.setdiff1d(train[1], validation[1])
+        if len(absent):
+            raise ValueError(
+                f"The validation labels lack the classes {absent[:10].tolist()} of the training labels, "
+                "so l2 cannot be chosen for them: use a stratified validation split."
+            )
+
+    # From the largest penalty down, so that each fit starts near its solution and ties go to the largest.
+    penalties = sorted(map(float, l2_grid), reverse=True)
+    model, values = _model(metric, max_iter), []
+    for l2 in penalties:
+        _fit(model, l2, *train)
+        values.append(METRICS[metric](_scores(model, validation[0]), validation[1]))
+    best = int(np.argmax(values))
+
+    final = _model(metric, max_iter)
+    _fit(final, penalties[best], *(np.concatenate(pair) for pair in zip(train, validation, strict=True)))
+    scores, labels = _scores(final, test[0]), test[1]
+    value = METRICS[metric](scores, labels)
+    if metric == "top1":
+        interval = wilson_interval(value, len(labels))
+    else:
+        interval = metrics.bootstrap_interval(
+            lambda drawn: METRICS[metric](scores[drawn], labels[drawn]), len(labels), seed
+        )
+    return LogisticResult(
+        value=value,
+        interval=interval,
+        num_test=len(labels),
+        metric=metric,
+        seed=seed,
+        l2=penalties[best],
+        validation_value=values[best],
+        dataset=dataset,
+    )
+
+
+def _check(split, name, metric):
+    features, labels = check_features(split[0], f"{name} features"), split[1]
+    if metric != "map11":
+        return features, check_labels(labels, len(features), f"{name} labels")
+    labels = np.asarray(labels)
+    if labels.ndim != 2 or len(labels) != len(features) or labels.dtype != bool:
+        raise ValueError(
+            f"{name} labels must be bool [{len(features)}, C] for metric 'map11', "
+            f"found {labels.dtype} {labels.shape}."
+        )
+    if not (labels.any(axis=0).all() and (~labels).any(axis=0).all()):
+        raise ValueError(f"Every class must have images with it and without it in the {name} split.")
+    return features, labels
+
+
+def _model(metric, max_iter):
+    model = LogisticRegression(max_iter=max_iter, warm_start=True)
+    return OneVsRestClassifier(model) if metric == "map11" else model
+
+
+def _fit(model, l2, features, labels):
+    name = "estimator__C" if isinstance(model, OneVsRestClassifier) else "C"
+    model.set_params(**{name: 1.0 / l2})
+    # Products with so few columns take several times longer on several threads than on one.
+    small = features.size * (int(labels.max()) + 1) < 1e9
+    with warnings.catch_warnings(), threadpool_limits(1 if small else None, "blas"):
+        # With next to no penalty on separable classes there is no optimum to reach.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(features, labels.astype(int))
+
+
+def _scores(model, features):
+    """Scores [N, C], one column for every class number up to the largest known."""
+    scores = model.decision_function(features)
+    if isinstance(model, OneVsRestClassifier):
+        return scores
+    if scores.ndim == 1:  # Two classes share one score.
+        scores = np.stack([-scores, scores], axis=1)
+    columns = np.full([len(features), model.classes_.max() + 1], -np.inf)
+    columns[:, model.classes_] = scores
+    return columns

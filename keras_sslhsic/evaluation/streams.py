@@ -1,0 +1,53 @@
+"""Labelled images as the training loops of the protocols take them: arrays or datasets, epoch after epoch."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_sslhsic.data import from_arrays
+from keras_sslhsic.evaluation.checks import check_labels
+from keras_sslhsic.evaluation.features import labelled_batch
+
+# (images uint8 [N, H, W, C], labels int [N]); or a finite dataset of batches (images, labels) or
+# {"image", "label"}.
+Labelled = tuple[np.ndarray, np.ndarray] | tf.data.Dataset
+
+
+def arrays(data: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of `data`, which must be a pair of arrays.
+
+    Raises:
+        ValueError: if it is not, or the labels do not fit the images.
+    """
+    if not (isinstance(data, tuple | list) and len(data) == 2):
+        raise ValueError(f"{name} must be (images, labels) here, found {type(data).__name__}.")
+    images = np.asanyarray(data[0])
+    return images, check_labels(data[1], len(images), f"{name} labels")
+
+
+def stream(data: Labelled, batch_size: int, seed: int) -> tuple[tf.data.Dataset, int]:
+    """An endless dataset of training batches, and the number of them in an epoch.
+
+    Arrays are shuffled anew in every epoch and cut into batches of `batch_size`, or of all there are if there
+    are fewer; what does not fill a batch is left out. A dataset brings its own batches and order.
+
+    Returns:
+        A dataset of (images, labels), and the steps of an epoch.
+
+    Raises:
+        ValueError: if labels are missing or do not fit, or the number of batches is not known.
+    """
+    if not isinstance(data, tf.data.Dataset):
+        images, labels = arrays(data, "train")
+        batches = from_arrays(images, labels, batch_size=min(batch_size, len(labels)), seed=seed)
+        return batches.map(labelled_batch), batches.steps_per_epoch
+    if labelled_batch(data.element_spec)[1] is None:
+        raise ValueError(f"Labels are missing from the training batches {data.element_spec}.")
+    steps = int(data.cardinality())
+    if steps < 1:
+        raise ValueError(
+            "The number of training batches must be finite and known, to set the schedule; tell it with "
+            "dataset.apply(tf.data.experimental.assert_cardinality(batches))."
+        )
+    return data.map(labelled_batch).repeat(), steps

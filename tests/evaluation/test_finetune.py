@@ -1,0 +1,134 @@
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_sslhsic.evaluation import FinetuneRecipe, finetune
+from keras_sslhsic.evaluation.finetune import TRANSFER_RECIPE, batch_norm_momentum
+
+RECIPE = FinetuneRecipe(steps=30, batch_size=40, encoder_learning_rate=0.05, crop_area=None)
+
+
+def copies(encoder):
+    return [value.copy() for value in encoder.get_weights()]
+
+
+def same(before, encoder):
+    return [np.array_equal(a, b) for a, b in zip(before, encoder.get_weights(), strict=True)]
+
+
+def test_learns_a_copy_and_leaves_the_encoder_alone(make_encoder, pictures):
+    encoder = make_encoder()
+    before = copies(encoder)
+    result = finetune(encoder, *pictures, recipe=RECIPE)
+    assert result.top1 > 0.9 and result.num_train == 160 and result.fraction == 1.0
+    assert all(same(before, encoder))
+
+
+def test_in_place_changes_every_tensor_and_restores_the_momentum(make_encoder, pictures):
+    encoder = make_encoder()
+    norm = encoder.layers[2]
+    norm.momentum = 0.77
+    before = copies(encoder)
+    result = finetune(encoder, *pictures, recipe=dataclasses.replace(RECIPE, steps=3), in_place=True)
+    assert not any(same(before, encoder))
+    assert norm.momentum == 0.77 and result.batch_norm_momentum == 0.9
+
+
+@pytest.mark.parametrize("steps, momentum", [(1, 0.9), (100, 0.9), (200, 0.95), (1000, 0.99)])
+def test_batch_norm_momentum(steps, momentum):
+    assert batch_norm_momentum(steps) == pytest.approx(momentum)
+
+
+def test_batch_norm_uses_that_momentum(make_encoder, pictures):
+    """200 steps an epoch give 0.95: the moving mean after one step tells."""
+    (images, labels), test = pictures
+    encoder = make_encoder()
+    encoder.layers[2].momentum = 0.5
+    batches = tf.data.Dataset.from_tensors((images, labels)).repeat(200)
+    finetune(
+        encoder,
+        batches,
+        test,
+        num_classes=4,
+        recipe=dataclasses.replace(RECIPE, steps=1),
+        in_place=True,
+    )
+    fresh = make_encoder()
+    fresh.set_weights(encoder.get_weights())
+    before = keras.Sequential(encoder.layers[:2])
+    # The convolution moved by one step since; with momentum 0.5 this would be ten times as large.
+    ratio = encoder.layers[2].moving_mean.numpy() / np.mean(before(images), axis=(0, 1, 2))
+    np.testing.assert_allclose(np.median(ratio), 0.05, rtol=0.2)
+
+
+@pytest.mark.parametrize("part", ["head", "encoder"])
+def test_the_learning_rates_are_separate(make_encoder, pictures, part):
+    """With one rate at 0 only the other part moves. A head of zeros needs a step before the encoder gets gradients."""
+    encoder = make_encoder()
+    before = copies(encoder)
+    rates = {"head_learning_rate": 0.1, "encoder_learning_rate": 0.0}
+    if part == "encoder":
+        rates = {"head_learning_rate": 0.0, "encoder_learning_rate": 0.1}
+    result = finetune(
+        encoder, *pictures, recipe=dataclasses.replace(RECIPE, **rates), in_place=True
+    )
+    trainable = [v.trainable for v in encoder.variables]
+    moved = [not s for s, t in zip(same(before, encoder), trainable, strict=True) if t]
+    assert not any(moved)  # A head that stays 0 passes nothing down either.
+    assert (result.top1 > 0.5) == (part == "head")
+
+
+def test_one_step_is_sgd_with_both_rates_and_the_penalty(make_encoder, pictures):
+    encoder = make_encoder()
+    kernel, bias = encoder.layers[-1].kernel, encoder.layers[-1].bias
+    before = kernel.numpy()
+    recipe = FinetuneRecipe(1, 160, 0.1, 0.2, weight_decay=0.3, crop_area=None)
+    finetune(encoder, *pictures, recipe=recipe, in_place=True)
+    # The head is 0 at the first step, so that the penalty alone moves the encoder: Nesterov's first step is 1.9 g.
+    np.testing.assert_allclose(kernel.numpy(), before * (1 - 0.2 * 1.9 * 0.3), rtol=1e-5)
+    np.testing.assert_array_equal(bias.numpy(), 0)
+
+
+def test_a_fraction_is_stratified_and_crops_run(make_encoder, pictures):
+    recipe = dataclasses.replace(RECIPE, steps=4, crop_area=(0.5, 1.0))
+    result = finetune(make_encoder(), *pictures, fraction=0.1, recipe=recipe, seed=3)
+    assert result.num_train == 16 and result.seed == 3
+    again = make_encoder()
+    keras.utils.set_random_seed(0)
+    assert finetune(again, *pictures, fraction=0.1, recipe=recipe).recipe == recipe
+
+
+def test_same_seed_same_result(make_encoder, pictures):
+    encoder = make_encoder()
+    recipe = dataclasses.replace(RECIPE, steps=6, crop_area=(0.5, 1.0))
+    results = [finetune(encoder, *pictures, fraction=0.5, recipe=recipe, seed=1) for _ in range(2)]
+    assert results[0] == results[1]
+
+
+def test_transfer_preset():
+    assert TRANSFER_RECIPE.steps == 20_000 and TRANSFER_RECIPE.batch_size == 256
+
+
+def test_unusable_input_is_named(make_encoder, pictures):
+    (images, labels), test = pictures
+    encoder = make_encoder()
+    with pytest.raises(TypeError, match=r"keras\.Model"):
+        finetune(lambda x: x, (images, labels), test)
+    with pytest.raises(ValueError, match="missing"):
+        finetune(encoder, (images, None), test)
+    with pytest.raises(ValueError, match="one class only"):
+        finetune(encoder, (images, 0 * labels), test)
+    with pytest.raises(ValueError, match=r"\(8, 8, 1\), found \(6, 6, 1\)"):
+        finetune(encoder, (images[:, 1:7, 1:7], labels), test)
+    dataset = tf.data.Dataset.from_tensor_slices((images, labels)).batch(40)
+    with pytest.raises(ValueError, match="num_classes=None"):
+        finetune(encoder, dataset, test)
+    with pytest.raises(ValueError, match=r"fraction=0\.1"):
+        finetune(encoder, dataset, test, fraction=0.1, num_classes=4)
+    with pytest.raises(ValueError, match="known"):
+        finetune(encoder, dataset.repeat(), test, num_classes=4)
+    with pytest.raises(ValueError, match="lower the learning rates"):
+        finetune(encoder, *pictures, recipe=dataclasses.replace(RECIPE, encoder_learning_rate=1e30))

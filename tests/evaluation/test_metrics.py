@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, balanced_accuracy_score, top_k_accuracy_score
+
+from keras_sslhsic.evaluation import metrics
+from keras_sslhsic.evaluation.results import wilson_interval
+
+
+def scores_and_labels(seed, n=60, classes=7):
+    generator = np.random.default_rng(seed)
+    return generator.normal(size=(n, classes)), generator.integers(classes, size=n)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 7])
+def test_top_k_equals_scikit_learn(k):
+    scores, labels = scores_and_labels(0)
+    expected = top_k_accuracy_score(labels, scores, k=k, labels=range(7))
+    assert metrics.top_k(scores, labels, k) == pytest.approx(expected)
+
+
+def test_top_k_of_ties_takes_the_lower_class_first():
+    assert metrics.top_k(np.zeros([2, 3]), np.array([0, 1])) == 0.5
+    assert metrics.top_k(np.zeros([2, 3]), np.array([1, 2]), 2) == 0.5
+
+
+@given(st.integers(0, 10_000))
+def test_mean_per_class_equals_balanced_accuracy(seed):
+    scores, labels = scores_and_labels(seed)
+    predictions = np.where(np.random.default_rng(seed).random(60) < 0.5, labels, scores.argmax(1))
+    value = metrics.mean_per_class(predictions, labels)
+    present = np.isin(predictions, labels)
+    if present.all():
+        assert value == pytest.approx(balanced_accuracy_score(labels, predictions))
+
+
+def test_mean_per_class_weighs_classes_equally():
+    labels = np.array([0] * 8 + [1] * 2)
+    assert metrics.mean_per_class(np.zeros(10, int), labels) == 0.5
+
+
+@given(st.integers(0, 10_000), st.booleans())
+def test_average_precision_equals_scikit_learn(seed, ties):
+    generator = np.random.default_rng(seed)
+    scores = generator.normal(size=40)
+    scores = np.round(scores) if ties else scores
+    positives = generator.random(40) < 0.3
+    positives[0] = True
+    expected = average_precision_score(positives, scores)
+    assert metrics.average_precision(scores, positives) == pytest.approx(expected)
+
+
+def test_eleven_point_average_precision_by_hand():
+    # Ranked: + - + - -. Precision 1 up to recall 1/2 (levels 0 ... 0.5), 2/3 up to recall 1 (0.6 ... 1).
+    scores, positives = np.array([5.0, 4, 3, 2, 1]), np.array([1, 0, 1, 0, 0], bool)
+    assert metrics.average_precision(scores, positives, points=11) == pytest.approx((6 * 1 + 5 * 2 / 3) / 11)
+    assert metrics.average_precision(scores, positives) == pytest.approx((1 + 2 / 3) / 2)
+
+
+def test_eleven_point_levels_are_reached_by_tenths():
+    # Ten positives first: recall 0.1, 0.2, ... 1.0 with precision 1 at every level.
+    scores, positives = np.arange(20, 0, -1.0), np.arange(20) < 10
+    assert metrics.average_precision(scores, positives, points=11) == 1.0
+
+
+def test_average_precision_needs_a_positive():
+    with pytest.raises(ValueError, match="at least one positive"):
+        metrics.average_precision(np.zeros(3), np.zeros(3, bool))
+
+
+def test_mean_average_precision_is_the_mean_over_columns():
+    generator = np.random.default_rng(0)
+    scores, positives = generator.normal(size=(30, 3)), generator.random((30, 3)) < 0.4
+    each = [metrics.average_precision(scores[:, c], positives[:, c], 11) for c in range(3)]
+    assert metrics.mean_average_precision(scores, positives, 11) == pytest.approx(np.mean(each))
+
+
+def test_bootstrap_interval_of_a_mean_agrees_with_the_normal_one():
+    values = np.random.default_rng(0).normal(size=2000)
+    low, high = metrics.bootstrap_interval(lambda drawn: values[drawn].mean(), 2000, draws=1000)
+    half = 1.96 * values.std() / np.sqrt(2000)
+    assert low == pytest.approx(values.mean() - half, abs=0.15 * half)
+    assert high == pytest.approx(values.mean() + half, abs=0.15 * half)
+
+
+def test_wilson_interval_equals_scipy():
+    from scipy.stats import binomtest
+
+    for right, n in ((0, 20), (20, 20), (13, 40), (1600, 2000)):
+        expected = binomtest(right, n).proportion_ci(0.95, method="wilson")
+        assert wilson_interval(right / n, n) == pytest.approx((expected.low, expected.high), abs=1e-7)
