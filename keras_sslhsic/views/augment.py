@@ -1,7 +1,6 @@
 """What follows the crop: parameters drawn for each image, then the operations, in the recipe's order.
 
-Images here are [B, C, H, W]: contiguous channels vectorise, and the colour jitter takes a seventh of the time on
-a CPU.
+Images here are [B, C, H, W]: contiguous channels vectorise, and colour jitter is seven times as fast on CPUs.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -123,8 +122,7 @@ def jitter_colors(images: tf.Tensor, parameters: Parameters) -> tf.Tensor:
     """Brightness, contrast, saturation and hue in each image's own order; the last two for 3 channels alone.
 
     Saturation and hue commute exactly, so all that matters is whether each comes before, between or after
-    brightness and contrast. Two slots for either of brightness and contrast, and three for saturation with hue,
-    then do what four slots with a choice of four operations would.
+    brightness and contrast. Two slots for brightness or contrast, and three for saturation with hue, then do what four slots with a choice of four operations would.
 
     Args:
         images: float [B, C, H, W] in [0, 1].

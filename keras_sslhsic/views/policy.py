@@ -311,5 +311,5 @@ def _finish(images: tf.Tensor, policy: ViewPolicy, view: int, seed: tf.Tensor) -
 
 
 def _seeds(seed: tf.Tensor, view: int) -> list[tf.Tensor]:
-    """Two seeds of a view: that of its crop, and that of what follows, the same where crops are ready-made."""
+    """Two seeds of a view: that of its crop, and that of what follows, also where crops are ready-made."""
     return tf.unstack(tf.random.split(tf.random.fold_in(seed, view, alg="philox"), 2, alg="philox"))

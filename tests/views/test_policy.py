@@ -1,0 +1,204 @@
+"""Policies as data, and the whole program: reproducible, independent, the same in every mode of execution."""
+
+import dataclasses
+import json
+
+import keras
+import ml_collections
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_sslhsic import views
+
+PRESETS = [views.byol(24), views.simclr(24), views.small_image(24), views.grayscale(24)]
+
+
+def random_images(batch, policy, height=40, width=32, seed=0):
+    shape = (batch, height, width, len(policy.mean))
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def denormalized(view, policy):
+    return np.asarray(view) * policy.std + policy.mean
+
+
+@pytest.mark.parametrize("policy", PRESETS)
+def test_round_trips_through_dicts_json_and_configs(policy):
+    config = policy.to_dict()
+    assert views.ViewPolicy.from_dict(config) == policy
+    assert views.get(json.loads(json.dumps(config))) == policy
+    assert views.get(ml_collections.ConfigDict(config)) == policy
+    assert views.get(policy) is policy
+
+
+def test_fields_can_be_overridden_in_a_config():
+    config = ml_collections.ConfigDict({"views": views.grayscale(28).to_dict()})
+    config.update_from_flattened_dict(
+        {"views.size": 20, "views.blur.probability": (0.3, 0.4), "views.jitter.brightness": 0.1}
+    )
+    policy = views.get(config.views)
+    assert (policy.size, policy.blur.probability, policy.jitter.brightness) == (20, (0.3, 0.4), 0.1)
+    assert policy.mean == views.grayscale().mean
+
+
+@pytest.mark.parametrize("name", ["byol", "simclr", "small_image", "grayscale"])
+def test_get_finds_presets(name):
+    assert views.get(name) == getattr(views, name)()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: views.get("moco"), "byol.*'moco'"),
+        (lambda: views.get(3), "byol.*3"),
+        (lambda: views.get({"sise": 3}), r"size.*\['sise'\]"),
+        (lambda: views.get({"blur": {"radius": 3}}), r"Blur.*sigma.*\['radius'\]"),
+        (lambda: views.ViewPolicy(blur=views.Blur((1.0,))), r"\(1.0,\) and \(0.0, 0.2\)"),
+        (lambda: views.ViewPolicy(mean=(0.5,)), r"\(0.5,\) and \(0.229, 0.224, 0.225\)"),
+        (lambda: views.finish_views([np.zeros((1, 4, 4, 3))], views.byol(4), [0, 1]), "2 views, found 1"),
+        (lambda: views.prepare(np.zeros((1, 4, 4, 1)), views.byol(4)), "1 channels.* 3"),
+    ],
+)
+def test_errors_say_what_was_given_and_expected(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("policy", PRESETS)
+def test_views_have_shape_type_and_range(policy):
+    made = views.make_views(random_images(6, policy), policy, [0, 1])
+    assert len(made) == 2
+    for view in made:
+        assert view.shape == (6, 24, 24, len(policy.mean)) and view.dtype == tf.float32
+        values = denormalized(view, policy)
+        assert np.isfinite(values).all() and values.min() >= -1e-5 and values.max() <= 1 + 1e-5
+
+
+@pytest.mark.parametrize(
+    ("policy", "compiled"), [(views.byol(24), False), (views.byol(24), True), (views.grayscale(24), True)]
+)
+def test_same_eager_in_a_graph_and_compiled(policy, compiled):
+    images, seed = tf.constant(random_images(8, policy)), tf.constant([3, 4])
+
+    def step(images, seed):
+        return views.make_views(images, policy, seed)
+
+    result = tf.function(step, jit_compile=compiled, autograph=False)(images, seed)
+    for ours, expected in zip(result, step(images, seed), strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-4)
+
+
+def test_same_inside_tf_data():
+    policy = views.grayscale(24)
+    images, seed = random_images(8, policy), tf.constant([3, 4])
+    dataset = tf.data.Dataset.from_tensor_slices(images).batch(8, drop_remainder=True)
+    (inside,) = dataset.map(lambda images: views.make_views(images, policy, seed))
+    for ours, expected in zip(inside, views.make_views(images, policy, seed), strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
+def test_uint8_and_float_images_give_the_same():
+    policy = views.byol(24)
+    images = random_images(4, policy)
+    for ours, expected in zip(
+        views.make_views(images / np.float32(255), policy, [0, 1]),
+        views.make_views(images, policy, [0, 1]),
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
+def test_seed_reproduces_bit_for_bit_and_another_differs():
+    policy = views.byol(24)
+    images = random_images(4, policy)
+    first, again, other = (views.make_views(images, policy, seed) for seed in ([7, 1], [7, 1], [7, 2]))
+    for view, same, different in zip(first, again, other, strict=True):
+        np.testing.assert_array_equal(view, same)
+        assert (np.abs(view - different).max(axis=(1, 2, 3)) > 0.1).all()
+
+
+def test_images_and_views_draw_their_own():
+    policy = views.byol(24)
+    images = np.repeat(random_images(1, policy), 6, axis=0)
+    made = np.concatenate(views.make_views(images, policy, [0, 1]))
+    distances = np.abs(made[:, None] - made).max(axis=(2, 3, 4)) + np.eye(12)
+    assert distances.min() > 0.1
+
+
+def test_an_image_does_not_depend_on_the_others():
+    policy = views.byol(24)
+    images = random_images(6, policy)
+    others = random_images(6, policy, seed=1)
+    others[2] = images[2]
+    for view, changed in zip(
+        views.make_views(images, policy, [0, 1]), views.make_views(others, policy, [0, 1]), strict=True
+    ):
+        np.testing.assert_array_equal(view[2], changed[2])
+        assert np.abs(view[0] - changed[0]).max() > 0.1
+
+
+@pytest.mark.parametrize("shape", [(1, 30), (30, 1), (1, 1), (30, 30)])
+@pytest.mark.parametrize("level", [0, 128, 255])
+@pytest.mark.parametrize("policy", [views.byol(24), views.grayscale(24)])
+def test_black_white_constant_and_thin_images(shape, level, policy):
+    images = np.full((8, *shape, len(policy.mean)), level, np.uint8)
+    for view in views.make_views(images, policy, [0, 1]):
+        values = denormalized(view, policy)
+        assert np.isfinite(values).all() and values.min() >= -1e-5 and values.max() <= 1 + 1e-5
+
+
+def test_any_number_of_views():
+    policy = dataclasses.replace(
+        views.small_image(16), blur=views.Blur((0.5,) * 4), solarize=views.Solarize((0.0, 0.2, 0.0, 0.2))
+    )
+    made = views.make_views(random_images(3, policy), policy, [0, 1])
+    assert [view.shape for view in made] == [(3, 16, 16, 3)] * 4
+
+
+def test_ready_made_crops_get_all_that_follows_the_crop():
+    """With crops of the whole image at its own size, both ways are the same."""
+    policy = dataclasses.replace(views.byol(32), crop=views.Crop(area=(1.0, 1.0), aspect=(1.0, 1.0)))
+    images = random_images(6, policy, 32, 32)
+    for ours, expected in zip(
+        views.finish_views([images, images], policy, [0, 1]),
+        views.make_views(images, policy, [0, 1]),
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
+def test_no_policy_only_normalises():
+    policy = views.get(None)
+    images = random_images(3, policy)
+    expected = (images / 255 - policy.mean) / policy.std
+    np.testing.assert_allclose(views.prepare(images, policy), expected, atol=1e-5)
+    for view in views.finish_views([images, images / np.float32(255)], policy, [0, 1]):
+        np.testing.assert_allclose(view, expected, atol=1e-5)
+
+
+def test_more_than_three_channels():
+    policy = views.ViewPolicy(
+        size=16,
+        jitter=views.ColorJitter(saturation=0.0, hue=0.0),
+        grayscale=0.0,
+        mean=(0.5,) * 5,
+        std=(0.2,) * 5,
+    )
+    assert views.make_views(random_images(2, policy), policy, [0, 1])[0].shape == (2, 16, 16, 5)
+
+
+@pytest.mark.parametrize("mixed", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_leaves_views_in_float32(mixed):
+    policy = views.byol(24)
+    images = random_images(3, policy)
+    expected = views.make_views(images, policy, [0, 1])
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(mixed)
+    try:
+        result = views.TwoViews(policy)(images, seed=tf.constant([0, 1]))
+    finally:
+        keras.config.set_dtype_policy(before)
+    for ours, view in zip(result, expected, strict=True):
+        assert ours.dtype == tf.float32
+        np.testing.assert_allclose(ours, view, atol=1e-6)
