@@ -133,15 +133,13 @@ def _write_saved_model(model: keras.Model, path: str) -> None:
         )
         return {"features": model(images, training=False)}
 
-    with _trainable(model):
+    with _for_fine_tuning(model):
         archive = keras.export.ExportArchive()
         archive.track(model)
         archive.add_endpoint("serving_default", _serve(model), [_image_spec(model)])
         archive.add_endpoint("encoded", encoded, [tf.TensorSpec([None], tf.string, name="bytes")])
         archive.add_endpoint("train", train, [_image_spec(model, tf.float32)])
-        # The rectifier has a gradient of its own, which fine-tuning needs.
-        options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
-        archive.write_out(path, options, verbose=False)
+        archive.write_out(path, verbose=False)
 
 
 def _sides(model: keras.Model) -> tuple[int | None, int | None, int]:
@@ -164,13 +162,21 @@ def _decoder(model: keras.Model):
 
 
 @contextlib.contextmanager
-def _trainable(model: keras.Model) -> Iterator[None]:
-    """Unfreezes a model for the time of an export, so that it can be fine-tuned from there."""
+def _for_fine_tuning(model: keras.Model) -> Iterator[None]:
+    """Unfreezes a model for the time of an export, and keeps its statistics to one device.
+
+    A synchronised sum has a gradient of its own, which a SavedModel cannot restore without complaint.
+    """
     layers = list(model._flatten_layers())
-    flags = [layer.trainable for layer in layers]
+    trainable = [layer.trainable for layer in layers]
+    synchronized = [layer for layer in layers if getattr(layer, "synchronized", False)]
     model.trainable = True
+    for layer in synchronized:
+        layer.synchronized = False
     try:
         yield
     finally:
-        for layer, flag in zip(reversed(layers), reversed(flags), strict=True):
+        for layer in synchronized:
+            layer.synchronized = True
+        for layer, flag in zip(reversed(layers), reversed(trainable), strict=True):
             layer.trainable = flag

@@ -1,6 +1,7 @@
 """`load_pretrained`: one line from a name, a file or a folder to a network that reads pixels."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def load_pretrained(
             raise ValueError(f"{path} holds its own weights: leave out weights={str(weights)!r}.")
         model = _load_file(sources.in_folder(path), entry=None)
     else:
+        if path.is_absolute() or path.parts[:1] in ((".",), ("..",)):
+            raise FileNotFoundError(f"There is no file or folder {path}.")
         entry = registry.get(str(name))
         if weights == "random":
             model = _with_entry_preprocessing(_untrained(entry), entry)
@@ -124,7 +127,9 @@ def _load_weights(path: Path, entry: registry.Entry | None) -> keras.Model:
             f"{path} does not say of which network it is: give the name and weights={str(path)!r}."
         )
     try:
-        encoder.load_weights(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # one warning a layer, before the error that matters
+            encoder.load_weights(path)
     except (ValueError, OSError, KeyError) as error:
         raise ValueError(f"{path} does not hold the weights of {encoder.name}: {error}") from error
     return _with_entry_preprocessing(encoder, entry)
