@@ -39,11 +39,18 @@ def encoder_of(model: keras.Model) -> keras.Model:
         ValueError: if it does not map images [B, H, W, C] to features [B, F].
     """
     if hasattr(model, "evaluation_encoder"):  # the training model
-        return with_preprocessing(model.evaluation_encoder(), model.policy.mean, model.policy.std)
+        return with_preprocessing(model.evaluation_encoder, model.policy.mean, model.policy.std)
     shapes = getattr(model, "input_shape", None), getattr(model, "output_shape", None)
     if not all(isinstance(shape, tuple) for shape in shapes) or list(map(len, shapes)) != [4, 2]:
         raise ValueError(f"Expected an encoder from images [B, H, W, C] to features [B, F], found {shapes}.")
     return model
+
+
+def sides_seen(model: keras.Model) -> tuple[int | None, int | None, int]:
+    """Returns (height, width, channels) of the images that the network itself sees, after any resizing."""
+    resize = next((operation for operation in model.operations if operation.name == "resize"), None)
+    height, width = model.input_shape[1:3] if resize is None else resize.size
+    return height, width, model.input_shape[-1]
 
 
 def check_images(images: Any, shape: tuple[int | None, ...]) -> None:

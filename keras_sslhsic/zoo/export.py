@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic.zoo import files
-from keras_sslhsic.zoo.encoder import encoder_of
+from keras_sslhsic.zoo.encoder import encoder_of, sides_seen
 
 
 def export(model: keras.Model, path: str | os.PathLike) -> None:
@@ -129,7 +129,7 @@ def _write_saved_model(model: keras.Model, path: str) -> None:
 
     def encoded(data):
         images = tf.map_fn(
-            _decoder(model), data, fn_output_signature=tf.TensorSpec(_sides(model), tf.float32)
+            _decoder(model), data, fn_output_signature=tf.TensorSpec(sides_seen(model), tf.float32)
         )
         return {"features": model(images, training=False)}
 
@@ -142,15 +142,8 @@ def _write_saved_model(model: keras.Model, path: str) -> None:
         archive.write_out(path, verbose=False)
 
 
-def _sides(model: keras.Model) -> tuple[int | None, int | None, int]:
-    """The size that the network itself sees: images of a batch of files are brought to it one by one."""
-    resize = next((operation for operation in model.operations if operation.name == "resize"), None)
-    height, width = model.input_shape[1:3] if resize is None else resize.size
-    return height, width, model.input_shape[-1]
-
-
 def _decoder(model: keras.Model):
-    height, width, channels = _sides(model)
+    height, width, channels = sides_seen(model)
 
     def decode(data):
         image = tf.io.decode_image(data, channels, expand_animations=False)

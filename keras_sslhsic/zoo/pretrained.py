@@ -10,7 +10,7 @@ import keras
 from keras_sslhsic.networks import Architecture, build_encoder, resnet, with_preprocessing
 from keras_sslhsic.networks.resnet import architecture as named_architecture
 from keras_sslhsic.zoo import convert, files, registry, sources
-from keras_sslhsic.zoo.encoder import PretrainedEncoder
+from keras_sslhsic.zoo.encoder import PretrainedEncoder, encoder_of
 
 
 def load_pretrained(
@@ -94,19 +94,19 @@ def _load_keras(path: Path, entry: registry.Entry | None) -> keras.Model:
         model = keras.models.load_model(path, compile=False)
     except (ValueError, TypeError, OSError, KeyError) as error:
         raise ValueError(f"{path} is not a readable Keras model: {error}") from error
-    if hasattr(model, "evaluation_encoder"):  # a whole training model
-        model = model.evaluation_encoder()
-    if isinstance(model.output, dict):  # the converter's networks with their heads
+    if isinstance(getattr(model, "output", None), dict):  # the converter's networks with their heads
         model = model.get_layer(index=1)
-    shapes = model.input_shape, model.output_shape
-    if len(shapes[0]) != 4 or len(shapes[1]) != 2:
-        raise ValueError(f"{path} is no encoder of images: it maps {shapes[0]} to {shapes[1]}.")
-    if entry is not None and shapes[1][-1] != entry.feature_size:
+    try:
+        model = encoder_of(model)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    features = model.output_shape[-1]
+    if entry is not None and features != entry.feature_size:
         raise ValueError(
-            f"{path} is of another architecture than {entry.name}: {shapes[1][-1]} features, expected "
+            f"{path} is of another architecture than {entry.name}: {features} features, expected "
             f"{entry.feature_size}."
         )
-    if any(isinstance(layer, keras.layers.Rescaling | keras.layers.Normalization) for layer in model.layers):
+    if any(isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)) for layer in model.layers):
         return model
     return _with_entry_preprocessing(model, entry)
 
