@@ -41,7 +41,7 @@ def encoder_of(model: keras.Model) -> keras.Model:
     if hasattr(model, "evaluation_encoder"):  # the training model
         return with_preprocessing(model.evaluation_encoder, model.policy.mean, model.policy.std)
     shapes = getattr(model, "input_shape", None), getattr(model, "output_shape", None)
-    if not all(isinstance(shape, tuple) for shape in shapes) or list(map(len, shapes)) != [4, 2]:
+    if [len(shape) if isinstance(shape, tuple) else 0 for shape in shapes] != [4, 2]:
         raise ValueError(f"Expected an encoder from images [B, H, W, C] to features [B, F], found {shapes}.")
     return model
 

@@ -4,7 +4,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,9 +42,9 @@ def extract(
     Args:
         model: an encoder of pixels, or what `load_pretrained` takes.
         data: folder of images, at any depth.
-        out: ``NAME.npz`` (arrays ``file`` [N] and ``features`` float32 [N, F]) or ``NAME.parquet`` (columns
-            ``file`` and ``features``). Rows are in the order of the paths, which are relative to `data`. Broken
-            images are left out and listed in ``NAME.npz.broken.txt``.
+        out: ``NAME.npz`` (arrays ``files`` [N] and ``features`` float32 [N, F]) or ``NAME.parquet`` (columns
+            ``file`` and ``features``). Rows are in the order of the paths, which are relative to `data`.
+            Broken images are left out and listed in a file of that name with ``.broken.txt`` added.
         batch_size: images a step.
 
     Returns:
@@ -68,11 +67,10 @@ def extract(
     encoder_id = encoder_hash(encoder)
     done, broken = _done([out, *sorted(parts.glob("*.npz"))], encoder_id)
 
-    todo = iter([name for name in names if name not in done and name not in broken])
-    with tqdm(
-        total=len(names), initial=len(names) - todo.__length_hint__(), unit="image", desc=out.name
-    ) as bar:
-        while part := list(islice(todo, PART)):
+    todo = [name for name in names if name not in done and name not in broken]
+    with tqdm(total=len(names), initial=len(names) - len(todo), unit="image", desc=out.name) as bar:
+        for start in range(0, len(todo), PART):
+            part = todo[start : start + PART]
             features, failed = _features(encoder, root, part, batch_size, bar)
             done.update(features)
             broken.update(failed)
@@ -155,7 +153,7 @@ def _write_npz(path: Path, rows: dict[str, np.ndarray], failed: dict[str, str], 
     with files.written_whole(path, ".npz") as temporary:
         np.savez(
             temporary,
-            file=np.array(list(rows), np.str_),
+            files=np.array(list(rows), np.str_),
             features=np.array(list(rows.values()), np.float32),
             broken=np.array(list(failed.items()), np.str_).reshape(-1, 2),
             encoder=encoder_id,
@@ -165,7 +163,7 @@ def _write_npz(path: Path, rows: dict[str, np.ndarray], failed: dict[str, str], 
 def _read_npz(path: Path):
     with np.load(path) as archive:
         failed = dict(archive["broken"].tolist())
-        return archive["file"].tolist(), archive["features"], failed, str(archive["encoder"])
+        return archive["files"].tolist(), archive["features"], failed, str(archive["encoder"])
 
 
 def _write_parquet(path: Path, rows: dict[str, np.ndarray], encoder_id: str) -> None:

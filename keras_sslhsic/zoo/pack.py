@@ -34,9 +34,8 @@ def pack(run: str | os.PathLike, name: str, folder: str | os.PathLike = registry
         ValueError: if its summary holds no accuracy of the pretrained encoder.
     """
     run, folder = Path(run), Path(folder)
-    config, summary = (
-        json.loads((run / file).read_text("utf-8")) for file in ("config.json", "summary.json")
-    )
+    config = json.loads((run / "config.json").read_text("utf-8"))
+    summary = json.loads((run / "summary.json").read_text("utf-8"))
     rows = [row for row in summary["results"] if row["features"].startswith("pretrained")]
     if len(rows) != 1:
         raise ValueError(f"{run} holds {len(rows)} accuracies of the pretrained encoder, expected one.")
