@@ -48,8 +48,9 @@ class Decoding:
             return (pixels,)
         policy, image = self.host_crops, decode.to_image(pixels)
         rng = np.random.default_rng(seed)
+        height, width, _ = pixels.shape
         boxes = [
-            decode.random_box(*pixels.shape[:2], rng, policy.crop.area, policy.crop.aspect)
+            decode.random_box(height, width, rng, policy.crop.area, policy.crop.aspect)
             for _ in range(policy.num_views)
         ]
         return tuple(decode.to_array(decode.crop(image, box, policy.size)) for box in boxes)

@@ -97,12 +97,12 @@ class _Folder:
         def attempt(index: int) -> tuple[np.ndarray, ...] | None:
             return self.images(int(epoch), int(index))
 
-        images = list(self.pool.map(attempt, indices))
+        images: list[Any] = list(self.pool.map(attempt, indices))
         if self.plan.drop_remainder:
             indices, images = self.replace_broken(int(epoch), indices, images)
         else:
-            kept = [row for row, image in enumerate(images) if image is not None]
-            indices, images = indices[kept], [images[row] for row in kept]
+            indices = indices[[image is not None for image in images]]
+            images = [image for image in images if image is not None]
         if images:
             columns = batches.stack(images, self.decoding)
         else:

@@ -136,6 +136,10 @@ def _inspect_one(file: str, channels: int, max_pixels: int) -> _One | str:
     )
 
 
+def _span(sides: tuple[int, ...]) -> tuple[int, int, int]:
+    return min(sides), int(np.median(sides)), max(sides)
+
+
 def inspect_folder(
     path: str | Path, channels: int = 3, max_pixels: int = decode.MAX_PIXELS, workers: int | None = None
 ) -> Report:
@@ -185,9 +189,7 @@ def inspect_folder(
         )
     mean = np.mean(means, axis=0)
     std = np.sqrt(np.maximum(np.mean(squares, axis=0) - mean**2, 0.0))
-    heights, widths = (
-        tuple(int(q) for q in np.quantile(side, [0, 0.5, 1])) for side in zip(*sizes, strict=True)
-    )
+    heights, widths = zip(*sizes, strict=True)
     return Report(
         path=str(path),
         num_files=len(files),
@@ -195,8 +197,8 @@ def inspect_folder(
         classes=dict(sorted(classes.items())),
         formats=dict(formats.most_common()),
         modes=dict(modes.most_common()),
-        heights=heights,
-        widths=widths,
+        heights=_span(heights),
+        widths=_span(widths),
         broken=broken,
         mean=tuple(mean.tolist()),
         std=tuple(std.tolist()),

@@ -78,6 +78,7 @@ def test_names_of_every_kind_are_found(tmp_path, photo, encode):
     assert np.abs(batch["image"].numpy()[2] - expected).max() <= 6
 
 
+@pytest.mark.filterwarnings("ignore:skipping broken files")
 @pytest.mark.parametrize("start", [(0, 2), (1, 0), (3, 1)])
 @pytest.mark.parametrize("host_crops", [None, views.byol(8)])
 def test_a_stream_started_at_a_step_goes_on_as_the_uninterrupted_one(folder, start, host_crops):
