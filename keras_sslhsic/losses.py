@@ -1,4 +1,8 @@
-"""Losses of self-supervised learning: SSL-HSIC and, for comparison, InfoNCE."""
+"""Losses of self-supervised learning: SSL-HSIC, and InfoNCE to compare it with.
+
+Both are `keras.losses.Loss` objects, for `model.compile(loss=...)` with image identities as `y_true`, and have a method `terms` for
+a training step that holds the views [B, M, Q] of each image together and wants each term.
+"""
 
 from __future__ import annotations
 
@@ -7,68 +11,263 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_sslhsic.hsic import features, kernels
-from keras_sslhsic.hsic.estimators import check_views, hsic_zy_features, hsic_zz_features, sqrt_or_zero
-from keras_sslhsic.hsic import replicas
+from keras_sslhsic.hsic import features, kernels, replicas
+from keras_sslhsic.hsic import estimators as hsic
+from keras_sslhsic.hsic.moments import cosine_moments, feature_moments
 
 
 @keras.saving.register_keras_serializable(package="keras_sslhsic")
 class SSLHSICLoss(keras.losses.Loss):
-    """-hsic_zy + gamma sqrt(hsic_zz)."""
+    """The SSL-HSIC loss (Li et al. 2021, section 3): dependence on the image identity, less kernelised variance.
 
-    def __init__(self, kernel: Any = "imq", gamma: float = 3.0, num_features: int | None = 512,
-                 convention: str = "paper", seed: int = 0, name: str = "ssl_hsic", **kwargs):
+        loss = -hsic_zy + gamma sqrt(hsic_zz)
+
+    All of it is computed in float32, whatever the dtype policy. Where hsic_zz is 0, its square root has gradient 0.
+
+    As `loss(y_true, y_pred)`, y_true holds the integer identity of the image (or a class) of each row, [n] or [n, 1],
+    below 2^24 in magnitude (Keras turns it into float32), and y_pred [n, Q] its representation, which is divided
+    by its norm. Rows of one identity may come in any order and number, one image two times or more; groups count
+    equally. Each call draws new features, from `seed` and a counter that the loss keeps in a variable; so create it
+    inside the scope of a distribution strategy, as the model is. The counter is not part of the configuration.
+
+    Args:
+        kernel: "imq", "gaussian", "linear", or a `hsic.kernels.Kernel`.
+        gamma: weight of sqrt(hsic_zz), at least 0.
+        num_features: number D of random features of each draw (cost linear in the batch), or None for the exact kernel
+            (quadratic in time, but not in memory). The linear kernel needs none: its features are the representations.
+        estimator: "biased" or "unbiased". The unbiased hsic_zy is exact in expectation for B images out of
+            `dataset_size`; hsic_zz is then that of Song et al. 2012 for the exact kernel; with features, it stays the
+            biased one, of two independent draws.
+        dataset_size: number N of images, for the unbiased estimator; by default infinite.
+        convention: "paper" divides hsic_zz by (n - 1)^2 and subtracts 1/(M - 1) in hsic_zy, so that independence reads
+            0. "released" does as the authors' code: it divides by n^2 and leaves the constant out. The gradients
+            differ by the factor of hsic_zz alone.
+        shared_draw: whether hsic_zy uses the first of the two draws of hsic_zz, as in the authors' code (each term has
+            the same expectation, at two thirds of the cost), or a third one.
+        seed: integer, for the draws of `loss(y_true, y_pred)`.
+        name: name of the loss.
+        **kwargs: `reduction` and `dtype` of `keras.losses.Loss`.
+
+    Raises:
+        ValueError: if gamma is negative, num_features below 1, or a name unknown.
+
+    Example:
+        >>> loss = SSLHSICLoss("imq", gamma=3.0, num_features=512)
+        >>> identities = tf.constant([0, 1, 2, 0, 1, 2])
+        >>> value = loss(identities, tf.random.normal([6, 16]))
+    """
+
+    def __init__(
+        self,
+        kernel: Any = "imq",
+        gamma: float = 3.0,
+        num_features: int | None = 512,
+        estimator: str = "biased",
+        dataset_size: int | None = None,
+        convention: str = "paper",
+        shared_draw: bool = True,
+        seed: int = 0,
+        name: str = "ssl_hsic",
+        **kwargs,
+    ):
         super().__init__(name=name, **kwargs)
+        if gamma < 0:
+            raise ValueError(f"gamma must be at least 0, but {gamma} was given.")
+        if num_features is not None and num_features < 1:
+            raise ValueError(f"num_features must be at least 1, or None for the exact kernel, but {num_features} was given.")
+        _check_choice("estimator", estimator, ("biased", "unbiased"))
+        _check_choice("convention", convention, ("paper", "released"))
         self.kernel = kernels.get(kernel)
-        self.gamma = gamma
+        self.gamma = float(gamma)
         self.num_features = num_features
+        self.estimator = estimator
+        self.dataset_size = dataset_size
         self.convention = convention
+        self.shared_draw = shared_draw
         self.seed = seed
-
-    def draws(self, dim: int, seed: tf.Tensor, scale: Any):
-        """Returns the (frequencies, phases) of hsic_zy and of the second draw of hsic_zz."""
-        kernel = self.kernel.with_scale(scale)
-        first, second = tf.unstack(tf.random.split(seed, 2, alg="philox"))
-        return (features.draw(kernel, dim, self.num_features, first),
-                features.draw(kernel, dim, self.num_features, second))
+        self._calls = tf.Variable(
+            0, dtype=tf.int32, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name="calls"
+        )
 
     def terms(self, z: tf.Tensor, seed: tf.Tensor, scale: Any = None) -> dict[str, tf.Tensor]:
+        """The loss and its terms, for the views of a batch of images.
+
+        Under `tf.distribute` z holds this replica's images and every result is the global one, equal on all replicas.
+        The gradient is that of the sum over replicas: divide the loss by `num_replicas_in_sync` before taking it.
+
+        Args:
+            z: representations [B, M, Q] of unit norm, M >= 2 views of each of B images, float.
+            seed: int32 [2], the same on all replicas, new at every step.
+            scale: scale of the kernel, a number, scalar tensor or variable; by default the kernel's own. It is held
+                constant by the gradient.
+
+        Returns:
+            Dictionary of float32 scalars: "loss", "hsic_zy", "hsic_zz".
+
+        Raises:
+            ValueError: if z is not [B, M, Q] or M is below 2.
+        """
         z = tf.cast(z, tf.float32)
-        check_views(z)
-        scale = tf.stop_gradient(tf.cast(tf.convert_to_tensor(self.kernel.scale if scale is None else scale), tf.float32))
-        first, second = self.draws(z.shape[-1], seed, scale)
-        r = features.random_fourier_features(z, *first)
-        r2 = features.random_fourier_features(z, *second)
-        released = self.convention == "released"
-        zy = hsic_zy_features(r, constant=not released)
-        zz = hsic_zz_features(r, r2, minus_one=not released)
-        return {"loss": self.gamma * sqrt_or_zero(zz) - zy, "hsic_zy": zy, "hsic_zz": zz}
+        hsic.check_views(z)
+        kernel = self._kernel(scale)
+        if self.num_features is None:
+            return self._named(self._exact(z, None, kernel))
+        if isinstance(kernel, kernels.Linear):
+            moments = zy_moments = feature_moments(z, z)
+        else:
+            first, second, *third = self.draws(kernel, z.shape[-1], seed)
+            moments = zy_moments = cosine_moments(z, first, second)
+            if third:
+                r = features.random_fourier_features(z, *third[0])
+                zy_moments = feature_moments(r, r)
+        zy = hsic.moments_zy(zy_moments, **self._zy_options())
+        return self._named(hsic.objective(zy, hsic.moments_zz(moments, self._ddof()), self.gamma))
+
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        """Returns the loss of the whole batch, repeated for each row [n], so that Keras' mean over the rows is the loss."""
+        z = unit_norm(tf.cast(y_pred, tf.float32))
+        labels = _labels(y_true)
+        kernel = self._kernel(None)
+        if self.num_features is None:
+            loss, _, _ = self._exact(z, labels, kernel)
+        else:
+            loss = self._features_with_labels(z, labels, kernel)
+        return tf.fill(tf.shape(z)[:1], loss)
+
+    def draws(self, kernel: kernels.Kernel, dim: int, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """Returns the (frequencies [D, Q], phases [D]) of a step: both draws of hsic_zz, the first one hsic_zy's too,
+        unless it has a third of its own. A subclass that overrides this fixes the features.
+        """
+        seeds = tf.unstack(tf.random.split(seed, 2 if self.shared_draw else 3, alg="philox"))
+        return [features.draw(kernel, dim, self.num_features, s) for s in seeds]
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of `__init__`."""
+        return {
+            **super().get_config(),
+            "kernel": kernels.serialize(self.kernel),
+            "gamma": self.gamma,
+            "num_features": self.num_features,
+            "estimator": self.estimator,
+            "dataset_size": self.dataset_size,
+            "convention": self.convention,
+            "shared_draw": self.shared_draw,
+            "seed": self.seed,
+        }
+
+    def _features_with_labels(self, z, labels, kernel):
+        if isinstance(kernel, kernels.Linear):
+            r, r2, *third = z, z
+        else:
+            seed = tf.random.fold_in(tf.constant([self.seed, 0], tf.int32), self._calls.assign_add(1), alg="philox")
+            draws = self.draws(kernel, z.shape[-1], seed)
+            r, r2, *third = [features.random_fourier_features(z, *draw) for draw in draws]
+        zy = hsic.hsic_zy_features(third[0] if third else r, labels=labels, **self._zy_options())
+        return hsic.objective(zy, hsic.hsic_zz_features(r, r2, ddof=self._ddof()), self.gamma)[0]
+
+    def _exact(self, z, labels, kernel):
+        return hsic.ssl_hsic(z, kernel, self.gamma, labels=labels, ddof=self._ddof(), **self._zy_options())
+
+    def _kernel(self, scale):
+        scale = tf.cast(tf.convert_to_tensor(self.kernel.scale if scale is None else scale), tf.float32)
+        return self.kernel.with_scale(tf.stop_gradient(scale))
+
+    def _zy_options(self):
+        return {
+            "unbiased": self.estimator == "unbiased",
+            "dataset_size": self.dataset_size,
+            "constant": self.convention == "paper",
+        }
+
+    def _ddof(self):
+        return 1 if self.convention == "paper" else 0
+
+    @staticmethod
+    def _named(terms):
+        return dict(zip(("loss", "hsic_zy", "hsic_zz"), terms, strict=True))
 
 
 @keras.saving.register_keras_serializable(package="keras_sslhsic")
 class InfoNCELoss(keras.losses.Loss):
-    """InfoNCE."""
+    """InfoNCE (van den Oord et al. 2018), in the form of the paper's ablation.
+
+    For each view, every other view of the same image is a positive, and all views of all other images are the negatives:
+
+        -mean over positive pairs (a, b) of  log( e^{a'b / t} / (e^{a'b / t} + sum_{negatives c} e^{a'c / t}) )
+
+    Args:
+        temperature: t, positive.
+        name: name of the loss.
+        **kwargs: `reduction` and `dtype` of `keras.losses.Loss`.
+
+    Raises:
+        ValueError: if the temperature is not positive.
+    """
 
     def __init__(self, temperature: float = 0.1, name: str = "info_nce", **kwargs):
         super().__init__(name=name, **kwargs)
-        self.temperature = temperature
+        if not temperature > 0:
+            raise ValueError(f"The temperature must be positive, but {temperature} was given.")
+        self.temperature = float(temperature)
 
-    def terms(self, z: tf.Tensor, seed: tf.Tensor = None, scale: Any = None) -> dict[str, tf.Tensor]:
-        """Returns {"loss": scalar}."""
-        z = tf.cast(z, tf.float32)
-        batch, views, dim = check_views(z)
-        rows = tf.reshape(z, [-1, dim])
-        every = replicas.all_gather(rows)
-        context = tf.distribute.get_replica_context()
-        first = 0 if context is None else context.replica_id_in_sync_group * batch
-        image = tf.repeat(tf.range(batch) + first, views)
-        image_all = tf.repeat(tf.range(batch * replicas.num_replicas()), views)
+    def terms(self, z: tf.Tensor, seed: tf.Tensor | None = None, scale: Any = None) -> dict[str, tf.Tensor]:
+        """The loss for the views of a batch of images, global as in `SSLHSICLoss.terms`.
+
+        Args:
+            z: representations [B, M, Q] of unit norm, float.
+            seed: not used: nothing is drawn.
+            scale: not used: there is no kernel.
+
+        Returns:
+            Dictionary with the float32 scalar "loss".
+
+        Raises:
+            ValueError: if z is not [B, M, Q] or M is below 2.
+        """
+        hsic.check_views(z)
+        image = replicas.own_rows(tf.range(tf.shape(z)[0] * replicas.num_replicas()))
+        rows = tf.reshape(tf.cast(z, tf.float32), [-1, z.shape[2]])
+        return {"loss": self._loss(rows, tf.repeat(image, z.shape[1]))}
+
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        """Returns the loss of the whole batch, repeated for each row; y_true and y_pred are as in `SSLHSICLoss`."""
+        loss = self._loss(unit_norm(tf.cast(y_pred, tf.float32)), _labels(y_true))
+        return tf.fill(tf.shape(y_pred)[:1], loss)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of `__init__`."""
+        return {**super().get_config(), "temperature": self.temperature}
+
+    def _loss(self, rows, labels):
+        every, every_label = replicas.all_gather(rows), replicas.all_gather(labels)
         logits = tf.matmul(rows, every, transpose_b=True) / self.temperature
-        positive = image[:, None] == image_all[None, :]
-        index = tf.range(batch * views) + first * views
-        itself = index[:, None] == tf.range(tf.shape(every)[0])[None, :]
-        negatives = tf.where(itself, -1e9, logits)
-        normaliser = tf.reduce_logsumexp(negatives, axis=1)
-        mask = tf.cast(positive & ~itself, tf.float32)
-        mean_positive = tf.reduce_sum(mask * logits, axis=1) / (views - 1)
-        return {"loss": replicas.all_sum(tf.reduce_mean(normaliser - mean_positive)) / replicas.num_replicas()}
+        same = labels[:, None] == every_label
+        index = tf.range(tf.shape(every)[0])
+        positive = tf.cast(same & (replicas.own_rows(index)[:, None] != index), tf.float32)
+        # Finite, so that an image without negatives has loss and gradient 0.
+        negatives = tf.reduce_logsumexp(tf.where(same, -1e9, logits), axis=1, keepdims=True)
+        losses = positive * tf.nn.softplus(negatives - logits)
+        loss, pairs = tf.unstack(replicas.all_sum(tf.stack([tf.reduce_sum(losses), tf.reduce_sum(positive)])))
+        return tf.math.divide_no_nan(loss, pairs)
+
+
+def unit_norm(z: tf.Tensor) -> tf.Tensor:
+    """Divides vectors [..., Q] by their norm, without overflow, underflow or an infinite gradient.
+
+    Vectors shorter than 1e-6 are divided by 1e-6 instead, so that zero stays zero.
+    """
+    largest = tf.maximum(tf.reduce_max(tf.abs(z), axis=-1, keepdims=True), 1e-6)
+    # The norm cancels a constant factor, so this one needs no gradient.
+    z = z / tf.stop_gradient(largest)
+    return z * tf.math.rsqrt(tf.maximum(tf.reduce_sum(tf.square(z), axis=-1, keepdims=True), 1.0))
+
+
+def _labels(y_true):
+    if y_true.shape.rank not in (1, 2) or (y_true.shape.rank == 2 and y_true.shape[1] != 1):
+        raise ValueError(f"Expected y_true with the identities [n] or [n, 1], but found the shape {tuple(y_true.shape)}.")
+    return tf.cast(tf.reshape(y_true, [-1]), tf.int32)
+
+
+def _check_choice(argument, value, choices):
+    if value not in choices:
+        raise ValueError(f"{argument} must be one of {choices}, but {value!r} was given.")

@@ -6,6 +6,7 @@ import math
 
 import tensorflow as tf
 
+from keras_sslhsic.hsic import sampling
 from keras_sslhsic.hsic.kernels import Kernel
 
 
@@ -28,7 +29,7 @@ def draw(kernel: Kernel, dim: int, num_features: int, seed: tf.Tensor) -> tuple[
         raise ValueError(f"num_features must be at least 1, but {num_features} was given.")
     frequency_seed, phase_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
     frequencies = kernel.frequencies(dim).sample(num_features, seed=frequency_seed)
-    phases = tf.random.stateless_uniform([num_features], phase_seed, maxval=2.0 * math.pi, alg="philox")
+    phases = 2.0 * math.pi * sampling.uniform([num_features], phase_seed)
     return frequencies, phases
 
 

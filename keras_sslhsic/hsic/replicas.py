@@ -1,6 +1,6 @@
 """Sums and concatenations over the replicas of a `tf.distribute` strategy; the identity outside of one.
 
-Inside a replica, the gradient of both functions is that of the *sum of all replicas' losses*. A loss that is the same
+Inside a replica, the gradient of `all_sum` and `all_gather` is that of the *sum of all replicas' losses*. A loss that is the same
 global value on each of R replicas is therefore divided by R before its gradient is taken, since the optimizer
 sums the replicas' gradients.
 """
@@ -42,3 +42,10 @@ def all_gather(x: tf.Tensor) -> tf.Tensor:
     if num_replicas() == 1:
         return x
     return tf.distribute.get_replica_context().all_gather(x, axis=0)
+
+
+def own_rows(x: tf.Tensor) -> tf.Tensor:
+    """Returns this replica's part [n] of a vector [R n] that `all_gather` would make."""
+    if num_replicas() == 1:
+        return x
+    return tf.reshape(x, [num_replicas(), -1])[tf.distribute.get_replica_context().replica_id_in_sync_group]
