@@ -1,6 +1,7 @@
 """What every protocol asks of its features and labels, checked before anything is computed."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 def check_features(features: np.ndarray, name: str = "features") -> np.ndarray:
@@ -76,8 +77,8 @@ def check_split(
 
 
 def check_classes(
-    train_labels: np.ndarray, test_labels: np.ndarray, names: tuple[str, str] = ("train", "test")
-):
+    train_labels: ArrayLike, test_labels: ArrayLike, names: tuple[str, str] = ("train", "test")
+) -> None:
     """Checks that there are two classes to learn, and that every class to be scored can be learnt.
 
     Raises:

@@ -4,14 +4,14 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-Encoder = keras.Model | Callable[[tf.Tensor], tf.Tensor]
+Encoder: TypeAlias = keras.Model | Callable[[tf.Tensor], tf.Tensor]
 
 
 def extract_features(
@@ -108,7 +108,7 @@ def encoder_hash(encoder: Encoder) -> str:
     for weight in encoder.weights:
         value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
         digest.update(f"{value.dtype}{value.shape}".encode())
-        digest.update(value)
+        digest.update(value.tobytes())
     return digest.hexdigest()[:16]
 
 
@@ -235,5 +235,5 @@ def _data_hash(data: Any, version: str | None) -> str:
     else:
         array = np.ascontiguousarray(data)
         digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(array)
+        digest.update(array.tobytes())
     return digest.hexdigest()[:16]

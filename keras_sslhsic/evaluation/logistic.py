@@ -59,7 +59,7 @@ def logistic_regression(
     Minimises sum_n cross-entropy_n + l2 / 2 |W|^2 (scikit-learn's LogisticRegression with C = 1 / l2; the
     bias is not penalised) on the training split for every l2 of the grid, takes the best on the validation
     split, the largest of equals, and fits again on both splits (Kornblith et al. 2019, "Do Better ImageNet
-    Models Transfer Better?", appendix A.1.2). Features are used as they are: standardise them before if their
+    Models Transfer Better?"). Features are used as they are: standardise them before if their
     scales differ much.
 
     With metric "map11" labels are bool [N, C], each class has a regression of its own against the rest, and
@@ -96,11 +96,11 @@ def logistic_regression(
             raise ValueError("With several classes an image, give the validation split itself, not a share.")
         fit, held_out = stratified_split(train[1], validation, seed)
         train, validation = (train[0][fit], train[1][fit]), (train[0][held_out], train[1][held_out])
-    validation = _check(validation, "validation", metric)
+    held = _check(validation, "validation", metric)
     if metric != "map11":
-        for (_, labels), name in ((validation, "validation"), (test, "test")):
+        for (_, labels), name in ((held, "validation"), (test, "test")):
             check_classes(train[1], labels, ("train", name))
-        absent = np.setdiff1d(train[1], validation[1])
+        absent = np.setdiff1d(train[1], held[1])
         if len(absent):
             raise ValueError(
                 f"The validation labels lack the classes {absent[:10].tolist()} of the training labels, "
@@ -112,11 +112,11 @@ def logistic_regression(
     model, values = _model(metric, max_iter), []
     for l2 in penalties:
         _fit(model, l2, *train)
-        values.append(METRICS[metric](_scores(model, validation[0]), validation[1]))
+        values.append(METRICS[metric](_scores(model, held[0]), held[1]))
     best = int(np.argmax(values))
 
     final = _model(metric, max_iter)
-    _fit(final, penalties[best], *(np.concatenate(pair) for pair in zip(train, validation, strict=True)))
+    _fit(final, penalties[best], *(np.concatenate(pair) for pair in zip(train, held, strict=True)))
     scores, labels = _scores(final, test[0]), test[1]
     value = METRICS[metric](scores, labels)
     if metric == "top1":

@@ -1,6 +1,6 @@
 """Labelled images as the training loops of the protocols take them: arrays or datasets, epoch after epoch."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +11,7 @@ from keras_sslhsic.evaluation.features import labelled_batch
 
 # (images uint8 [N, H, W, C], labels int [N]); or a finite dataset of batches (images, labels) or
 # {"image", "label"}.
-Labelled = tuple[np.ndarray, np.ndarray] | tf.data.Dataset
+Labelled: TypeAlias = tuple[np.ndarray, np.ndarray] | tf.data.Dataset
 
 
 def arrays(data: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -50,4 +50,5 @@ def stream(data: Labelled, batch_size: int, seed: int) -> tuple[tf.data.Dataset,
             "The number of training batches must be finite and known, to set the schedule; tell it with "
             "dataset.apply(tf.data.experimental.assert_cardinality(batches))."
         )
-    return data.map(labelled_batch).repeat(), steps
+    # `map` hands the members of a tuple over one by one.
+    return data.map(lambda *batch: labelled_batch(batch[0] if len(batch) == 1 else batch)).repeat(), steps

@@ -28,7 +28,7 @@ def pictures():
 
 @pytest.fixture
 def make_encoder():
-    """Builds a tiny network from images in [0, 255] to 8 features, with BatchNormalization and fresh weights."""
+    """Builds a tiny network with BatchNormalization from images in [0, 255] to 8 features."""
 
     def build(height=8):
         return keras.Sequential(

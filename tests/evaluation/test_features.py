@@ -52,7 +52,7 @@ def test_replicas_keep_the_order(make_encoder, pictures):
     alone = make_encoder()
     alone.set_weights(encoder.get_weights())
     # The last batch, of one image, leaves a replica without any.
-    dataset = tf.data.Dataset.from_tensor_slices((images[:161 - 32], labels[:161 - 32])).batch(32)
+    dataset = tf.data.Dataset.from_tensor_slices((images[: 161 - 32], labels[: 161 - 32])).batch(32)
     features, found = extract_labelled_features(encoder, dataset)
     np.testing.assert_array_equal(found, labels[:129])
     np.testing.assert_allclose(features, extract_features(alone, images[:129]), rtol=1e-5, atol=1e-6)

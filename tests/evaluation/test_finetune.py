@@ -66,18 +66,16 @@ def test_batch_norm_uses_that_momentum(make_encoder, pictures):
 
 @pytest.mark.parametrize("part", ["head", "encoder"])
 def test_the_learning_rates_are_separate(make_encoder, pictures, part):
-    """With one rate at 0 only the other part moves. A head of zeros needs a step before the encoder gets gradients."""
+    """With the encoder's rate at 0 it stays; a head with rate 0 stays 0 and passes nothing down."""
     encoder = make_encoder()
     before = copies(encoder)
     rates = {"head_learning_rate": 0.1, "encoder_learning_rate": 0.0}
     if part == "encoder":
         rates = {"head_learning_rate": 0.0, "encoder_learning_rate": 0.1}
-    result = finetune(
-        encoder, *pictures, recipe=dataclasses.replace(RECIPE, **rates), in_place=True
-    )
+    result = finetune(encoder, *pictures, recipe=dataclasses.replace(RECIPE, **rates), in_place=True)
     trainable = [v.trainable for v in encoder.variables]
     moved = [not s for s, t in zip(same(before, encoder), trainable, strict=True) if t]
-    assert not any(moved)  # A head that stays 0 passes nothing down either.
+    assert not any(moved)
     assert (result.top1 > 0.5) == (part == "head")
 
 
@@ -87,7 +85,7 @@ def test_one_step_is_sgd_with_both_rates_and_the_penalty(make_encoder, pictures)
     before = kernel.numpy()
     recipe = FinetuneRecipe(1, 160, 0.1, 0.2, weight_decay=0.3, crop_area=None)
     finetune(encoder, *pictures, recipe=recipe, in_place=True)
-    # The head is 0 at the first step, so that the penalty alone moves the encoder: Nesterov's first step is 1.9 g.
+    # The head is 0 at first, so the penalty alone moves the encoder; Nesterov's first step is 1.9 g.
     np.testing.assert_allclose(kernel.numpy(), before * (1 - 0.2 * 1.9 * 0.3), rtol=1e-5)
     np.testing.assert_array_equal(bias.numpy(), 0)
 

@@ -42,7 +42,9 @@ def test_leave_one_out_classifies_each_image_by_the_others(blobs):
     right = []
     for i in range(60):
         others = np.arange(60) != i
-        right.append(by_scikit_learn(features[others], labels[others], features[[i]], 5, 0.07)[0] == labels[i])
+        right.append(
+            by_scikit_learn(features[others], labels[others], features[[i]], 5, 0.07)[0] == labels[i]
+        )
     result = knn(features, labels, k=5)
     assert result.leave_one_out and result.top1 == pytest.approx(np.mean(right))
 
@@ -72,19 +74,19 @@ def test_default_k_depends_on_the_size_of_the_set(monkeypatch, blobs):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (dict(k=401), "k must be in 1 ... 400"),
-        (dict(k=0), "found 0"),
-        (dict(temperature=0.0), "temperature must be positive"),
-        (dict(train_labels=None), "train_labels are missing"),
-        (dict(test_labels=None), "test_labels are missing"),
-        (dict(train_labels=np.zeros(400, int)), "one class only"),
-        (dict(train_labels=np.zeros(399, int)), r"shape \(400,\)"),
-        (dict(train_labels=np.full(400, 0.5)), "integers"),
-        (dict(test_labels=np.full(200, 9)), r"lack: \[9\]"),
-        (dict(train_features=np.ones([400, 16])), "zero variance"),
-        (dict(train_features=np.full([400, 16], np.nan)), "NaN or infinity in 400 of 400"),
-        (dict(test_features=np.random.rand(200, 5)), "found 16 and 5"),
-        (dict(train_features=np.ones([400])), "matrix"),
+        ({"k": 401}, "k must be in 1 ... 400"),
+        ({"k": 0}, "found 0"),
+        ({"temperature": 0.0}, "temperature must be positive"),
+        ({"train_labels": None}, "train_labels are missing"),
+        ({"test_labels": None}, "test_labels are missing"),
+        ({"train_labels": np.zeros(400, int)}, "one class only"),
+        ({"train_labels": np.zeros(399, int)}, r"shape \(400,\)"),
+        ({"train_labels": np.full(400, 0.5)}, "integers"),
+        ({"test_labels": np.full(200, 9)}, r"lack: \[9\]"),
+        ({"train_features": np.ones([400, 16])}, "zero variance"),
+        ({"train_features": np.full([400, 16], np.nan)}, "NaN or infinity in 400 of 400"),
+        ({"test_features": np.random.default_rng(0).normal(size=(200, 5))}, "found 16 and 5"),
+        ({"train_features": np.ones([400])}, "matrix"),
     ],
 )
 def test_unusable_input_is_named(blobs, change, message):
@@ -97,5 +99,5 @@ def test_record_is_json_with_everything_that_was_chosen(blobs):
     result = knn(*blobs, k=7)
     record = json.loads(json.dumps(result.record(encoder="a", encoder_hash="0f", data="blobs")))
     assert record["protocol"] == "knn" and record["metric"] == "top1" and record["encoder_hash"] == "0f"
-    assert set(f.name for f in dataclasses.fields(result)) <= set(record)
+    assert {f.name for f in dataclasses.fields(result)} <= set(record)
     assert record["value"] == result.top1 and record["k"] == 7

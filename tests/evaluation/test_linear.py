@@ -100,7 +100,7 @@ def test_standardise_uses_the_training_features_and_silences_constants(blobs):
 
 
 def test_a_bad_learning_rate_is_not_chosen(blobs):
-    result = linear_features(*blobs, candidates=grid((1e-7, 0.02, 1e6), (0.0,)), epochs=10)
+    result = linear_features(*blobs, candidates=grid((1e6, 0.02), (0.0,)), epochs=10)
     assert result.learning_rate == 0.02
 
 
@@ -111,7 +111,11 @@ def test_one_candidate_needs_no_validation(blobs):
 
 @pytest.mark.parametrize(
     "labels, message",
-    [(np.zeros(400, int), "one class only"), (None, "missing"), (np.r_[np.zeros(399, int), 1], "of the classes")],
+    [
+        (np.zeros(400, int), "one class only"),
+        (None, "missing"),
+        (np.r_[np.zeros(399, int), 1], "of the classes"),
+    ],
 )
 def test_unusable_labels_are_named(blobs, labels, message):
     with pytest.raises(ValueError, match=message):
@@ -148,7 +152,7 @@ def test_without_crops_images_equal_cached_features(make_encoder, pictures):
 def test_datasets_and_crops(make_encoder, pictures):
     (train, test), encoder = pictures, make_encoder()
     parts = [tf.data.Dataset.from_tensor_slices(part).batch(40) for part in (train, test, test)]
-    options = dict(recipe=Recipe(epochs=2, batch_size=40), crop_area=(0.5, 1.0), candidates=CANDIDATES)
+    options = {"recipe": Recipe(epochs=2, batch_size=40), "crop_area": (0.5, 1.0), "candidates": CANDIDATES}
     result = linear(encoder, *parts, num_classes=4, **options)
     assert result.num_test == 80 and Candidate(result.learning_rate, result.weight_decay) in CANDIDATES
     with pytest.raises(ValueError, match="num_classes"):
@@ -159,12 +163,14 @@ def test_datasets_and_crops(make_encoder, pictures):
 
 def test_same_seed_same_result(make_encoder, pictures):
     encoder = make_encoder()
-    options = dict(validation=40, recipe=Recipe(2, 40), candidates=CANDIDATES, seed=5)
+    options = {"validation": 40, "recipe": Recipe(2, 40), "candidates": CANDIDATES, "seed": 5}
     assert linear(encoder, *pictures, **options) == linear(encoder, *pictures, **options)
 
 
 def test_released_recipe():
     (candidate,) = released(4096)
     assert candidate == Candidate(8.0, 0.0)
-    assert not RELEASED_RECIPE.nesterov and RELEASED_RECIPE.warmup_steps == 100 and RELEASED_RECIPE.epochs == 90
+    assert (
+        not RELEASED_RECIPE.nesterov and RELEASED_RECIPE.warmup_steps == 100 and RELEASED_RECIPE.epochs == 90
+    )
     assert any(c.learning_rate == pytest.approx(0.4 * 16) for c in default_candidates(4096))

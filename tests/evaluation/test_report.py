@@ -12,7 +12,14 @@ def records(value=0.7):
         {**base, "encoder": "a", "protocol": "knn", "value": 0.1, "time": "2024-01-01"},
         {**base, "encoder": "a", "protocol": "knn", "value": value, "time": "2024-01-02"},
         {**base, "encoder": "a", "protocol": "linear", "value": value, "time": "2024-01-03"},
-        {**base, "encoder": "b", "protocol": "finetune", "fraction": 0.01, "value": value, "time": "2024-01-04"},
+        {
+            **base,
+            "encoder": "b",
+            "protocol": "finetune",
+            "fraction": 0.01,
+            "value": value,
+            "time": "2024-01-04",
+        },
     ]
 
 

@@ -57,7 +57,9 @@ def test_a_set_from_files(tmp_path):
                 pixels = generator.integers(0, 60, size=(40, 50, 3)) + 150 * label
                 Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
     splits = load("birdsnap", size=28, batch_size=3, data_dir=tmp_path)
-    images, labels = (np.concatenate(parts) for parts in zip(*splits["train"].as_numpy_iterator(), strict=True))
+    images, labels = (
+        np.concatenate(parts) for parts in zip(*splits["train"].as_numpy_iterator(), strict=True)
+    )
     assert images.shape == (8, 28, 28, 3) and labels.tolist() == [0] * 4 + [1] * 4
     encoder = keras.Sequential([keras.Input((28, 28, 3)), keras.layers.GlobalAveragePooling2D()])
     result = transfer(encoder, "birdsnap", size=28, data_dir=tmp_path, l2_grid=[1.0])
