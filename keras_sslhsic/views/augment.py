@@ -122,7 +122,8 @@ def jitter_colors(images: tf.Tensor, parameters: Parameters) -> tf.Tensor:
     """Brightness, contrast, saturation and hue in each image's own order; the last two for 3 channels alone.
 
     Saturation and hue commute exactly, so all that matters is whether each comes before, between or after
-    brightness and contrast. Two slots for brightness or contrast, and three for saturation with hue, then do what four slots with a choice of four operations would.
+    brightness and contrast. Two slots for brightness or contrast, and three for saturation with hue, then do
+    what four slots with a choice of four operations would.
 
     Args:
         images: float [B, C, H, W] in [0, 1].
