@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 
-def check_features(features: np.ndarray, name: str = "features") -> np.ndarray:
+def check_features(features: np.ndarray | None, name: str = "features") -> np.ndarray:
     """Returns `features` as float32 [N, F].
 
     Raises:
@@ -51,7 +51,7 @@ def check_labels(labels: np.ndarray | None, num_examples: int, name: str = "labe
 def check_split(
     train_features: np.ndarray,
     train_labels: np.ndarray | None,
-    test_features: np.ndarray,
+    test_features: np.ndarray | None,
     test_labels: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Checks both halves of a classification problem and that they fit together.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -188,10 +188,7 @@ def linear(
         accuracies = sweep.accuracies(*_features(encoder, validation, verbose))
         best, validation_top1 = candidates[int(np.argmax(accuracies))], float(np.max(accuracies))
         if not in_memory:
-            sizes = [float(int(part.cardinality())) for part in (train, validation)]
-            everything = tf.data.Dataset.sample_from_datasets(
-                [train, validation], [size / sum(sizes) for size in sizes], seed=seed
-            ).apply(tf.data.experimental.assert_cardinality(int(sum(sizes))))
+            everything = _mixed(train, validation)
     classifier = _train(encoder, everything, [best], num_classes, recipe, crop_area, seed, verbose)
     features, labels = _features(encoder, test, verbose)
     scores = classifier.logits(tf.constant(features))[:, 0].numpy()
@@ -243,7 +240,7 @@ def _train(encoder, train, candidates, num_classes, recipe, crop_area, seed, ver
     strategy, features_of = feature_step(
         encoder, crop_area and (lambda images, key: random_crop_and_flip(images, shape[1], key, crop_area))
     )
-    classifier = None
+    classifier: Any = None
     steps = recipe.epochs * steps_per_epoch
 
     @tf.function
@@ -262,6 +259,15 @@ def _train(encoder, train, candidates, num_classes, recipe, crop_area, seed, ver
         progress.update()
     progress.close()
     return classifier
+
+
+def _mixed(train, validation):
+    """The batches of both datasets, in a random order."""
+    sizes = [int(part.cardinality()) for part in (train, validation)]
+    mixed = tf.data.Dataset.sample_from_datasets(
+        [train, validation], [size / sum(sizes) for size in sizes], seed=0
+    )
+    return mixed.apply(tf.data.experimental.assert_cardinality(sum(sizes)))
 
 
 def _features(encoder, data, verbose):
