@@ -36,7 +36,7 @@ def pack(run: str | os.PathLike, name: str, folder: str | os.PathLike = registry
     run, folder = Path(run), Path(folder)
     config = json.loads((run / "config.json").read_text("utf-8"))
     summary = json.loads((run / "summary.json").read_text("utf-8"))
-    rows = [row for row in summary["results"] if row["features"].startswith("pretrained")]
+    rows = [row for row in summary["results"] if row["features"] == "pretrained"]
     if len(rows) != 1:
         raise ValueError(f"{run} holds {len(rows)} accuracies of the pretrained encoder, expected one.")
     facts = {
@@ -46,7 +46,7 @@ def pack(run: str | os.PathLike, name: str, folder: str | os.PathLike = registry
         "training_data": DATA,
         "recipe": f"configs/{config['name']}.py: {config['epochs']} epochs, batch {config['batch_size']}",
         "metrics": {f"Fashion-MNIST {key}": round(100 * rows[0][key], 2) for key in ("knn", "linear")},
-        "metrics_source": f"measured by this project on the 2,000 bundled test images, seed {summary['seed']}",
+        "metrics_source": f"measured by this project on the bundled test images, seed {summary['seed']}",
         "licence": "Apache-2.0",
     }
     encoder = keras.models.load_model(run / ENCODER_FILE, compile=False)

@@ -1,0 +1,79 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_sslhsic.networks import Architecture, resnet, with_preprocessing
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return resnet(Architecture((1, 1, 1, 1), (8, 8, 8, 8), bottleneck=False, stem_channels=8))
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(0).integers(0, 256, (3, 50, 70, 3), np.uint8)
+
+
+def test_it_normalises_and_resizes(encoder, images):
+    normalised = ((images / 255 - MEAN) / STD).astype(np.float32)
+    np.testing.assert_allclose(with_preprocessing(encoder, MEAN, STD)(images), encoder(normalised), atol=1e-4)
+    for antialias in (False, True):
+        expected = encoder(tf.image.resize(normalised, (32, 40), antialias=antialias))
+        model = with_preprocessing(encoder, MEAN, STD, (32, 40), antialias)
+        np.testing.assert_allclose(model(images), expected, atol=1e-4)
+
+
+def test_every_way_of_calling_gives_the_same(encoder, images):
+    model = with_preprocessing(encoder, MEAN, STD, 32)
+    expected = model(images)
+    # keras.layers.Resizing would make the plain call use batch statistics.
+    for features in (
+        model(images, training=False),
+        model.predict(images, verbose=0),
+        model(images.astype(np.float32)),
+        tf.function(model)(images),
+        model(np.concatenate([images, images]))[:3],
+    ):
+        np.testing.assert_allclose(features, expected, atol=1e-5)
+
+
+def test_weights_are_shared_and_trainable(encoder, images):
+    model = with_preprocessing(encoder, MEAN, STD, 32)
+    assert [w.path for w in model.trainable_variables] == [w.path for w in encoder.trainable_variables]
+    moving = np.array(encoder.get_layer("stem_bn").moving_mean)
+    model(images, training=True)
+    assert np.abs(moving - encoder.get_layer("stem_bn").moving_mean).max() > 0
+
+
+def test_it_loads_without_custom_objects(encoder, images, tmp_path):
+    model = with_preprocessing(encoder, MEAN, STD, 32, name="e")
+    model.save(tmp_path / "e.keras")
+    loaded = keras.models.load_model(tmp_path / "e.keras", custom_objects={})
+    assert type(loaded).__module__.startswith("keras.")
+    np.testing.assert_allclose(loaded(images), model(images), atol=1e-6)
+
+
+def test_pixels_stay_exact_under_mixed_precision():
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        identity = keras.Sequential(
+            [keras.Input((None, None, 1)), keras.layers.GlobalMaxPooling2D(dtype="float32")]
+        )
+        model = with_preprocessing(identity, 0.0, 1 / 255)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    pixels = np.full((1, 2, 2, 1), 201.123, np.float32)
+    np.testing.assert_allclose(model(pixels), [[201.123]], rtol=1e-6)
+
+
+def test_bad_arguments_are_named(encoder):
+    with pytest.raises(ValueError, match=r"mean must have 1 or 3 values.*\[0.5, 0.5\]"):
+        with_preprocessing(encoder, [0.5, 0.5], STD)
+    with pytest.raises(ValueError, match=r"std must be positive, found"):
+        with_preprocessing(encoder, MEAN, 0.0)
+    with pytest.raises(ValueError, match=r"must read images.*\(None, 4\)"):
+        with_preprocessing(keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]), 0.0, 1.0)
