@@ -25,7 +25,8 @@ setup(
         "tensorflow-probability>=0.25,<0.26",
         "tf-keras>=2.20,<2.21",
         "tensorflow-datasets>=4.9.9",
-        "numpy>=2.0",
+        "importlib-resources>=5.0",  # TensorFlow Datasets 4.9.10 imports it without declaring it
+        "numpy>=2.0,<2.5",
         "scipy>=1.13",
         "scikit-learn>=1.5",
         "ml-collections>=1.0",
@@ -36,7 +37,7 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
-        "dev": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.9", "mypy>=1.13", "build>=1.2"],
+        "dev": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.9", "mypy>=1.13", "build>=1.2", "setuptools>=77", "wheel>=0.45"],
     },
     entry_points={"console_scripts": ["keras-sslhsic = keras_sslhsic.cli:main"]},
     classifiers=[

@@ -13,7 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from keras_sslhsic import config as configs
-from keras_sslhsic import evaluation, losses, plots, views
+from keras_sslhsic import evaluation, losses, plots
 from keras_sslhsic.networks import build_encoder, with_preprocessing
 from keras_sslhsic.data.sources import Source, source
 from keras_sslhsic.training import lars, schedules
@@ -22,6 +22,7 @@ from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.model import SSLHSIC
 from keras_sslhsic.training.progress import Progress
 from keras_sslhsic.training.strategy import strategy
+from keras_sslhsic.views import show
 
 CONFIG, SUMMARY, HISTORY = "config.json", "summary.json", "history.csv"
 ENCODER, MODEL, WEIGHTS = "encoder.keras", "model.keras", "encoder.weights.h5"
@@ -50,11 +51,10 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     started = time.monotonic()
     model = build_model(config, data)
     untrained = model.encoder.get_weights()
-    views.show(data.sample(8), model.policy).savefig(workdir / "views.png", dpi=110)
+    show(data.sample(8), model.policy).savefig(workdir / "views.png", dpi=110)
 
     checkpoint = Checkpoint(workdir / "checkpoints")
     first_epoch = checkpoint.restore(model)
-    _trim_history(workdir / HISTORY, first_epoch)
     model.fit(
         data.batches(first_epoch),
         epochs=config.epochs,
@@ -63,7 +63,7 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
         callbacks=[
             *([TargetEMA(config.target_ema)] if model.target else []),
             StopOnFault(),
-            keras.callbacks.CSVLogger(str(workdir / HISTORY), append=True),
+            HistoryFile(workdir / HISTORY),
             keras.callbacks.TensorBoard(str(workdir / "logs"), write_graph=False),
             checkpoint,
             Progress(),
@@ -80,7 +80,7 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
         "seed": config.seed,
         "epochs": config.epochs,
         "seconds": round(time.monotonic() - started, 1),
-        "metrics": {name: values[-1] for name, values in history.items()},
+        "metrics": {name: values[-1] for name, values in history.items() if name != "epoch"},
         "results": [],
     }
     if data.labelled_arrays is not None:
@@ -233,12 +233,19 @@ def read_history(file: Path) -> dict[str, list[float]]:
     return {name: [float(row[name]) for row in rows] for name in rows[0]} if rows else {}
 
 
-def _trim_history(file: Path, epochs: int) -> None:
-    """Drops the rows of epochs that will be trained once more."""
-    if not file.exists():
-        return
-    lines = file.read_text().splitlines(keepends=True)
-    _write(file, "".join(lines[: 1 + epochs]) if epochs else "")
+class HistoryFile(keras.callbacks.Callback):
+    """Writes the metrics of every epoch to a CSV file; rows of epochs that are trained once more are replaced."""
+
+    def __init__(self, file: Path):
+        super().__init__()
+        self.file = file
+
+    def on_epoch_end(self, epoch, logs=None):
+        history = read_history(self.file) if self.file.exists() else {}
+        rows = list(zip(*history.values(), strict=True))[:epoch]
+        names = ["epoch", *logs]
+        lines = [names, *rows, [epoch, *(float(value) for value in logs.values())]]
+        _write(self.file, "".join(",".join(map(str, line)) + "\n" for line in lines))
 
 
 def _write_json(file: Path, content: Any) -> None:

@@ -227,7 +227,7 @@ class SSLHSIC(keras.Model):
         if self.target:
             outputs = [self.predictor(x, training=training) for x in outputs]
             outputs += self._target_projections(image_views, training)
-        z = tf.math.l2_normalize(tf.stack([tf.cast(x, tf.float32) for x in outputs], axis=1), axis=-1)
+        z = losses.unit_norm(tf.stack([tf.cast(x, tf.float32) for x in outputs], axis=1))
         return z, online[0][0]
 
     def _target_projections(self, image_views, training):
@@ -283,7 +283,9 @@ class SSLHSIC(keras.Model):
             loss, terms, z, labels = self._evaluate_batch(data, training=True)
             # Every replica holds the loss of the global batch, and the gradients are summed over the replicas.
             scaled = self.optimizer.scale_loss(loss / replicas.num_replicas())
-        gradients = tape.gradient(scaled, self.online_variables, unconnected_gradients="zero")
+        gradients = tape.gradient(scaled, self.online_variables)
+        # Batches without labels leave the classifier out.
+        gradients = [tf.zeros(v.shape) if g is None else g for g, v in zip(gradients, self.online_variables, strict=True)]
         gradients = compat.sum_over_replicas(gradients)
         terms["grad_norm"] = tf.linalg.global_norm(gradients) / compat.loss_scale(self.optimizer)
         terms["feature_std"], terms["effective_rank"] = diagnostics.feature_spread(z[:, 0])

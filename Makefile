@@ -1,0 +1,49 @@
+# make pretrain    train on the bundled images, evaluate, write runs/fashion_small, print a table
+# make test        run the tests that take less than ten minutes on two cores
+# make test-slow   run the others
+# make lint        ruff and mypy
+# make lock        resolve requirements.lock again
+# make clean       remove what these targets made
+
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := $(shell find keras_sslhsic -type f -not -name '*.pyc') setup.py pyproject.toml README.md LICENSE
+RUN ?= runs/fashion_small
+# An interrupted run goes on; a new one begins in an empty folder.
+RESUME = $(if $(wildcard $(RUN)/config.json),--resume)
+
+.PHONY: pretrain test test-slow lint lock clean
+
+pretrain: .venv/installed
+	$(BIN)/keras-sslhsic pretrain --config configs/fashion_small.py --workdir $(RUN) $(RESUME)
+
+test: .venv/installed
+	$(BIN)/pytest -m "not slow" -n 2
+
+test-slow: .venv/installed
+	$(BIN)/pytest -m slow -n 2
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/requirements: requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo "Python 3.10 to 3.13 is needed, $$($(PYTHON) --version) was found: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --progress-bar off -r requirements.lock
+	@touch $@
+
+# The package as users get it, from a wheel: the tests run against that.
+.venv/installed: .venv/requirements $(SOURCES)
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --force-reinstall .
+	@rm -rf build keras_sslhsic.egg-info
+	@touch $@
+
+lock:
+	uv pip compile --universal --python-version 3.10 --extra dev --no-header --no-annotate --no-emit-index-url \
+	  --no-emit-find-links setup.py -o requirements.lock
+
+clean:
+	rm -rf .venv build dist keras_sslhsic.egg-info runs site
