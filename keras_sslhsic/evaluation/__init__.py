@@ -6,11 +6,13 @@ from keras_sslhsic.evaluation.finetune import FinetuneRecipe, FinetuneResult, fi
 from keras_sslhsic.evaluation.knn import KNNResult, knn
 from keras_sslhsic.evaluation.linear import LinearResult, linear, linear_features
 from keras_sslhsic.evaluation.logistic import LogisticResult, logistic_regression
+from keras_sslhsic.evaluation.protocols import PROTOCOLS, evaluate
 from keras_sslhsic.evaluation.report import report
 from keras_sslhsic.evaluation.results import Result
 from keras_sslhsic.evaluation.transfer import TransferSet, transfer
 
 __all__ = [
+    "PROTOCOLS",
     "FinetuneRecipe",
     "FinetuneResult",
     "KNNResult",
@@ -20,6 +22,7 @@ __all__ = [
     "TransferSet",
     "benchmark_bundled",
     "encoder_hash",
+    "evaluate",
     "extract_features",
     "extract_labelled_features",
     "finetune",

@@ -10,9 +10,9 @@ import tensorflow as tf
 from keras_sslhsic.evaluation import metrics
 from keras_sslhsic.evaluation.checks import check_classes
 from keras_sslhsic.evaluation.crops import random_crop_and_flip
-from keras_sslhsic.evaluation.features import check_images, extract_features, extract_labelled_features
+from keras_sslhsic.evaluation.features import check_images
 from keras_sslhsic.evaluation.results import Result, wilson_interval
-from keras_sslhsic.evaluation.streams import Labelled, arrays, stream
+from keras_sslhsic.evaluation.streams import Labelled, arrays, features_and_labels, stream
 from keras_sslhsic.evaluation.subsets import stratified_subset
 
 
@@ -160,11 +160,7 @@ def finetune(
             f"({recipe.head_learning_rate:g} for the head, {recipe.encoder_learning_rate:g} for the encoder)."
         )
 
-    if isinstance(test, tf.data.Dataset):
-        scores, labels = extract_labelled_features(classifier, test, verbose=verbose)
-    else:
-        images, labels = arrays(test, "test")
-        scores = extract_features(classifier, images, verbose=verbose)
+    scores, labels = features_and_labels(classifier, test, "test", verbose)
     top1 = metrics.top_k(scores, labels)
     return FinetuneResult(
         value=top1,

@@ -14,12 +14,10 @@ from keras_sslhsic.evaluation.crops import random_crop_and_flip
 from keras_sslhsic.evaluation.features import (
     Encoder,
     check_images,
-    extract_features,
-    extract_labelled_features,
     feature_step,
 )
 from keras_sslhsic.evaluation.results import Result, wilson_interval
-from keras_sslhsic.evaluation.streams import Labelled, arrays, stream
+from keras_sslhsic.evaluation.streams import Labelled, arrays, features_and_labels, stream
 from keras_sslhsic.evaluation.subsets import stratified_split
 from keras_sslhsic.evaluation.sweep import Candidate, Recipe, WideClassifier, grid, schedule
 
@@ -185,13 +183,13 @@ def linear(
     best, validation_top1 = candidates[0], None
     if len(candidates) > 1:
         sweep = _train(encoder, train, candidates, num_classes, recipe, crop_area, seed, verbose)
-        accuracies = sweep.accuracies(*_features(encoder, validation, verbose))
+        accuracies = sweep.accuracies(*features_and_labels(encoder, validation, "validation", verbose))
         best, validation_top1 = candidates[int(np.argmax(accuracies))], float(np.max(accuracies))
         if not in_memory:
             everything = _mixed(train, validation)
     classifier = _train(encoder, everything, [best], num_classes, recipe, crop_area, seed, verbose)
-    features, labels = _features(encoder, test, verbose)
-    scores = classifier.logits(tf.constant(features))[:, 0].numpy()
+    features, labels = features_and_labels(encoder, test, "test", verbose)
+    scores = classifier.logits(tf.constant(check_features(features)))[:, 0].numpy()
     return linear_result(scores, labels, best, validation_top1, recipe, seed)
 
 
@@ -268,12 +266,3 @@ def _mixed(train, validation):
         [train, validation], [size / sum(sizes) for size in sizes], seed=0
     )
     return mixed.apply(tf.data.experimental.assert_cardinality(sum(sizes)))
-
-
-def _features(encoder, data, verbose):
-    if isinstance(data, tf.data.Dataset):
-        features, labels = extract_labelled_features(encoder, data, verbose=verbose)
-    else:
-        images, labels = arrays(data, "test")
-        features = extract_features(encoder, images, verbose=verbose)
-    return check_features(features), labels

@@ -1,4 +1,4 @@
-"""Labelled images as the training loops of the protocols take them: arrays or datasets, epoch after epoch."""
+"""Labelled images, in arrays or datasets, as the protocols take them: all features, or batches."""
 
 from typing import Any, TypeAlias
 
@@ -7,7 +7,12 @@ import tensorflow as tf
 
 from keras_sslhsic.data import from_arrays
 from keras_sslhsic.evaluation.checks import check_labels
-from keras_sslhsic.evaluation.features import labelled_batch
+from keras_sslhsic.evaluation.features import (
+    Encoder,
+    extract_features,
+    extract_labelled_features,
+    labelled_batch,
+)
 
 # (images uint8 [N, H, W, C], labels int [N]); or a finite dataset of batches (images, labels) or
 # {"image", "label"}.
@@ -24,6 +29,23 @@ def arrays(data: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"{name} must be (images, labels) here, found {type(data).__name__}.")
     images = np.asanyarray(data[0])
     return images, check_labels(data[1], len(images), f"{name} labels")
+
+
+def features_and_labels(
+    encoder: Encoder, data: Labelled, name: str, verbose: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Features float32 [N, F] of all images, and their labels.
+
+    Args:
+        encoder: as in `extract_features`.
+        data: arrays or a dataset.
+        name: of the data, for messages.
+        verbose: whether to show a progress bar.
+    """
+    if isinstance(data, tf.data.Dataset):
+        return extract_labelled_features(encoder, data, verbose=verbose)
+    images, labels = arrays(data, name)
+    return extract_features(encoder, images, verbose=verbose), labels
 
 
 def stream(data: Labelled, batch_size: int, seed: int) -> tuple[tf.data.Dataset, int]:
