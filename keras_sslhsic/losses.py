@@ -1,7 +1,8 @@
 """Losses of self-supervised learning: SSL-HSIC, and InfoNCE to compare it with.
 
-Both are `keras.losses.Loss` objects, for `model.compile(loss=...)` with image identities as `y_true`, and have a method `terms` for
-a training step that holds the views [B, M, Q] of each image together and wants each term.
+Both are `keras.losses.Loss` objects, for `model.compile(loss=...)` with image identities as `y_true`, and
+have a method `terms` for a training step that holds the views [B, M, Q] of each image together and wants
+each term.
 """
 
 from __future__ import annotations
@@ -12,38 +13,45 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic.hsic import features, kernels, replicas
-from keras_sslhsic.hsic import estimators as hsic
-from keras_sslhsic.hsic.moments import cosine_moments, feature_moments
+from keras_sslhsic.hsic.checks import check_views
+from keras_sslhsic.hsic.estimators import hsic_zy_features, hsic_zz_features, objective, ssl_hsic
+from keras_sslhsic.hsic.moments import cosine_moments, feature_moments, moments_zy, moments_zz
 
 
 @keras.saving.register_keras_serializable(package="keras_sslhsic")
 class SSLHSICLoss(keras.losses.Loss):
-    """The SSL-HSIC loss (Li et al. 2021, section 3): dependence on the image identity, less kernelised variance.
+    """The SSL-HSIC loss (Li et al. 2021, section 3): dependence on the image identity, less kernelised
+    variance.
 
         loss = -hsic_zy + gamma sqrt(hsic_zz)
 
-    All of it is computed in float32, whatever the dtype policy. Where hsic_zz is 0, its square root has gradient 0.
+    All of it is computed in float32, whatever the dtype policy. Where hsic_zz is 0, its square root has
+    gradient 0.
 
-    As `loss(y_true, y_pred)`, y_true holds the integer identity of the image (or a class) of each row, [n] or [n, 1],
-    below 2^24 in magnitude (Keras turns it into float32), and y_pred [n, Q] its representation, which is divided
-    by its norm. Rows of one identity may come in any order and number, one image two times or more; groups count
-    equally. Each call draws new features, from `seed` and a counter that the loss keeps in a variable; so create it
-    inside the scope of a distribution strategy, as the model is. The counter is not part of the configuration.
+    As `loss(y_true, y_pred)`, y_true holds the integer identity of the image (or a class) of each row, [n]
+    or [n, 1], below 2^24 in magnitude (Keras turns it into float32), and y_pred [n, Q] its representation,
+    which is divided by its norm. Rows of one identity may come in any order and number, one image two times
+    or more; groups count equally. Each call draws new features, from `seed` and a counter that the loss
+    keeps in a variable; so create it inside the scope of a distribution strategy, as the model is. The
+    counter is not part of the configuration.
 
     Args:
         kernel: "imq", "gaussian", "linear", or a `hsic.kernels.Kernel`.
         gamma: weight of sqrt(hsic_zz), at least 0.
-        num_features: number D of random features of each draw (cost linear in the batch), or None for the exact kernel
-            (quadratic in time, but not in memory). The linear kernel needs none: its features are the representations.
+        num_features: number D of random features of each draw (cost linear in the batch), or None for the
+            exact kernel (quadratic in time, but not in memory). The linear kernel needs none: its features
+            are the representations.
         estimator: "biased" or "unbiased". The unbiased hsic_zy is exact in expectation for B images out of
-            `dataset_size`; hsic_zz is then that of Song et al. 2012 for the exact kernel; with features, it stays the
-            biased one, of two independent draws.
+            `dataset_size`; hsic_zz is then that of Song et al. 2012 for the exact kernel; with features, it
+            stays the biased one, of two independent draws.
         dataset_size: number N of images, for the unbiased estimator; by default infinite.
-        convention: "paper" divides hsic_zz by (n - 1)^2 and subtracts 1/(M - 1) in hsic_zy, so that independence reads
-            0. "released" does as the authors' code: it divides by n^2 and leaves the constant out. The gradients
-            differ by the factor of hsic_zz alone.
-        shared_draw: whether hsic_zy uses the first of the two draws of hsic_zz, as in the authors' code (each term has
-            the same expectation, at two thirds of the cost), or a third one.
+        convention: "paper" divides hsic_zz by (n - 1)^2 and subtracts 1/(M - 1) in hsic_zy, so that
+            independence reads 0. "released" does as the authors' code: it divides by n^2 and leaves the
+            constant out. The gradients differ by the factor of hsic_zz alone.
+        shared_draw: whether hsic_zy uses the first of the two draws of hsic_zz, as in the authors' code
+            (each term has the same expectation, at two thirds of the cost), or a third one.
+        low_variance: whether to draw the features with less variance, as `hsic.features.draw` does on
+            request.
         seed: integer, for the draws of `loss(y_true, y_pred)`.
         name: name of the loss.
         **kwargs: `reduction` and `dtype` of `keras.losses.Loss`.
@@ -66,6 +74,7 @@ class SSLHSICLoss(keras.losses.Loss):
         dataset_size: int | None = None,
         convention: str = "paper",
         shared_draw: bool = True,
+        low_variance: bool = False,
         seed: int = 0,
         name: str = "ssl_hsic",
         **kwargs,
@@ -74,7 +83,9 @@ class SSLHSICLoss(keras.losses.Loss):
         if gamma < 0:
             raise ValueError(f"gamma must be at least 0, but {gamma} was given.")
         if num_features is not None and num_features < 1:
-            raise ValueError(f"num_features must be at least 1, or None for the exact kernel, but {num_features} was given.")
+            raise ValueError(
+                f"num_features must be at least 1, or None for the exact kernel, but is {num_features}."
+            )
         _check_choice("estimator", estimator, ("biased", "unbiased"))
         _check_choice("convention", convention, ("paper", "released"))
         self.kernel = kernels.get(kernel)
@@ -84,22 +95,28 @@ class SSLHSICLoss(keras.losses.Loss):
         self.dataset_size = dataset_size
         self.convention = convention
         self.shared_draw = shared_draw
+        self.low_variance = low_variance
         self.seed = seed
         self._calls = tf.Variable(
-            0, dtype=tf.int32, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name="calls"
+            0,
+            dtype=tf.int32,
+            trainable=False,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            name="calls",
         )
 
     def terms(self, z: tf.Tensor, seed: tf.Tensor, scale: Any = None) -> dict[str, tf.Tensor]:
         """The loss and its terms, for the views of a batch of images.
 
-        Under `tf.distribute` z holds this replica's images and every result is the global one, equal on all replicas.
-        The gradient is that of the sum over replicas: divide the loss by `num_replicas_in_sync` before taking it.
+        Under `tf.distribute` z holds this replica's images and every result is the global one, equal on all
+        replicas. The gradient is that of the sum over replicas: divide the loss by `num_replicas_in_sync`
+        before taking it.
 
         Args:
             z: representations [B, M, Q] of unit norm, M >= 2 views of each of B images, float.
             seed: int32 [2], the same on all replicas, new at every step.
-            scale: scale of the kernel, a number, scalar tensor or variable; by default the kernel's own. It is held
-                constant by the gradient.
+            scale: scale of the kernel, a number, scalar tensor or variable; by default the kernel's own. It
+                is held constant by the gradient.
 
         Returns:
             Dictionary of float32 scalars: "loss", "hsic_zy", "hsic_zz".
@@ -107,8 +124,8 @@ class SSLHSICLoss(keras.losses.Loss):
         Raises:
             ValueError: if z is not [B, M, Q] or M is below 2.
         """
-        z = tf.cast(z, tf.float32)
-        hsic.check_views(z)
+        z = tf.cast(tf.convert_to_tensor(z), tf.float32)
+        check_views(z, self.estimator == "unbiased")
         kernel = self._kernel(scale)
         if self.num_features is None:
             return self._named(self._exact(z, None, kernel))
@@ -120,11 +137,12 @@ class SSLHSICLoss(keras.losses.Loss):
             if third:
                 r = features.random_fourier_features(z, *third[0])
                 zy_moments = feature_moments(r, r)
-        zy = hsic.moments_zy(zy_moments, **self._zy_options())
-        return self._named(hsic.objective(zy, hsic.moments_zz(moments, self._ddof()), self.gamma))
+        zy = moments_zy(zy_moments, **self._zy_options())
+        return self._named(objective(zy, moments_zz(moments, self._ddof()), self.gamma))
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """Returns the loss of the whole batch, repeated for each row [n], so that Keras' mean over the rows is the loss."""
+        """Returns the loss of the whole batch, repeated for each row [n], so that Keras' mean over the rows
+        is the loss."""
         z = unit_norm(tf.cast(y_pred, tf.float32))
         labels = _labels(y_true)
         kernel = self._kernel(None)
@@ -135,11 +153,12 @@ class SSLHSICLoss(keras.losses.Loss):
         return tf.fill(tf.shape(z)[:1], loss)
 
     def draws(self, kernel: kernels.Kernel, dim: int, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns the (frequencies [D, Q], phases [D]) of a step: both draws of hsic_zz, the first one hsic_zy's too,
-        unless it has a third of its own. A subclass that overrides this fixes the features.
+        """Returns the (frequencies [D, Q], phases [D]) of a step: both draws of hsic_zz, the first one
+        hsic_zy's too, unless it has a third of its own. A subclass that overrides this fixes the features.
         """
         seeds = tf.unstack(tf.random.split(seed, 2 if self.shared_draw else 3, alg="philox"))
-        return [features.draw(kernel, dim, self.num_features, s) for s in seeds]
+        assert self.num_features is not None
+        return [features.draw(kernel, dim, self.num_features, s, self.low_variance) for s in seeds]
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of `__init__`."""
@@ -152,6 +171,7 @@ class SSLHSICLoss(keras.losses.Loss):
             "dataset_size": self.dataset_size,
             "convention": self.convention,
             "shared_draw": self.shared_draw,
+            "low_variance": self.low_variance,
             "seed": self.seed,
         }
 
@@ -159,14 +179,16 @@ class SSLHSICLoss(keras.losses.Loss):
         if isinstance(kernel, kernels.Linear):
             r, r2, *third = z, z
         else:
-            seed = tf.random.fold_in(tf.constant([self.seed, 0], tf.int32), self._calls.assign_add(1), alg="philox")
+            seed = tf.random.fold_in(
+                tf.constant([self.seed, 0], tf.int32), self._calls.assign_add(1), alg="philox"
+            )
             draws = self.draws(kernel, z.shape[-1], seed)
             r, r2, *third = [features.random_fourier_features(z, *draw) for draw in draws]
-        zy = hsic.hsic_zy_features(third[0] if third else r, labels=labels, **self._zy_options())
-        return hsic.objective(zy, hsic.hsic_zz_features(r, r2, ddof=self._ddof()), self.gamma)[0]
+        zy = hsic_zy_features(third[0] if third else r, labels=labels, **self._zy_options())
+        return objective(zy, hsic_zz_features(r, r2, ddof=self._ddof()), self.gamma)[0]
 
     def _exact(self, z, labels, kernel):
-        return hsic.ssl_hsic(z, kernel, self.gamma, labels=labels, ddof=self._ddof(), **self._zy_options())
+        return ssl_hsic(z, kernel, self.gamma, labels=labels, ddof=self._ddof(), **self._zy_options())
 
     def _kernel(self, scale):
         scale = tf.cast(tf.convert_to_tensor(self.kernel.scale if scale is None else scale), tf.float32)
@@ -191,9 +213,11 @@ class SSLHSICLoss(keras.losses.Loss):
 class InfoNCELoss(keras.losses.Loss):
     """InfoNCE (van den Oord et al. 2018), in the form of the paper's ablation.
 
-    For each view, every other view of the same image is a positive, and all views of all other images are the negatives:
+    For each view, every other view of the same image is a positive, and all views of all other images are
+    the negatives:
 
-        -mean over positive pairs (a, b) of  log( e^{a'b / t} / (e^{a'b / t} + sum_{negatives c} e^{a'c / t}) )
+        -mean over positive pairs (a, b) of  log( e^{a'b / t} / (e^{a'b / t} + sum_{negatives c} e^{a'c / t})
+        )
 
     Args:
         temperature: t, positive.
@@ -224,13 +248,15 @@ class InfoNCELoss(keras.losses.Loss):
         Raises:
             ValueError: if z is not [B, M, Q] or M is below 2.
         """
-        hsic.check_views(z)
+        z = tf.convert_to_tensor(z)
+        check_views(z)
         image = replicas.own_rows(tf.range(tf.shape(z)[0] * replicas.num_replicas()))
         rows = tf.reshape(tf.cast(z, tf.float32), [-1, z.shape[2]])
         return {"loss": self._loss(rows, tf.repeat(image, z.shape[1]))}
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """Returns the loss of the whole batch, repeated for each row; y_true and y_pred are as in `SSLHSICLoss`."""
+        """Returns the loss of the whole batch, repeated for each row; y_true and y_pred are as in
+        `SSLHSICLoss`."""
         loss = self._loss(unit_norm(tf.cast(y_pred, tf.float32)), _labels(y_true))
         return tf.fill(tf.shape(y_pred)[:1], loss)
 
@@ -264,7 +290,9 @@ def unit_norm(z: tf.Tensor) -> tf.Tensor:
 
 def _labels(y_true):
     if y_true.shape.rank not in (1, 2) or (y_true.shape.rank == 2 and y_true.shape[1] != 1):
-        raise ValueError(f"Expected y_true with the identities [n] or [n, 1], but found the shape {tuple(y_true.shape)}.")
+        raise ValueError(
+            f"Expected y_true with the identities [n] or [n, 1], but found the shape {tuple(y_true.shape)}."
+        )
     return tf.cast(tf.reshape(y_true, [-1]), tf.int32)
 
 

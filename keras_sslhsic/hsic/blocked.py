@@ -22,8 +22,8 @@ def kernel_sums(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Row sums of the shifted kernel matrix A = k(rows, columns) - shift.
 
-    The gradient is with respect to `rows` and `columns`. It computes the blocks once more rather than keep them, so that
-    memory grows as block_rows x n in both directions.
+    The gradient is with respect to `rows` and `columns`. It computes the blocks once more rather than keep
+    them, so that memory grows as block_rows x n in both directions.
 
     Args:
         rows: [m, Q], float.
@@ -32,7 +32,8 @@ def kernel_sums(
         column_labels: integers [n].
         weights: [n, k], constant.
         kernel: the kernel, its scale constant.
-        shift: scalar, constant. One near the mean of the kernel keeps the sums of squares free of cancellation.
+        shift: scalar, constant. One near the mean of the kernel keeps the sums of squares free of
+            cancellation.
         block_rows: number of rows of A held at a time; by default what takes 16 MiB in float32.
 
     Returns:
@@ -61,7 +62,11 @@ def kernel_sums(
         def forward(block):
             block_rows, block_labels = block
             a = kernel.value(squared_distances(block_rows, columns)) - shift
-            return tf.matmul(a, weights), tf.reduce_sum(a * a, axis=1), tf.reduce_sum(a * same(block_labels), axis=1)
+            return (
+                tf.matmul(a, weights),
+                tf.reduce_sum(a * a, axis=1),
+                tf.reduce_sum(a * same(block_labels), axis=1),
+            )
 
         outputs = tf.map_fn(
             forward, (split(rows), labels), parallel_iterations=1, fn_output_signature=(rows.dtype,) * 3

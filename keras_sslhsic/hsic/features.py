@@ -10,27 +10,39 @@ from keras_sslhsic.hsic import sampling
 from keras_sslhsic.hsic.kernels import Kernel
 
 
-def draw(kernel: Kernel, dim: int, num_features: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def draw(
+    kernel: Kernel, dim: int, num_features: int, seed: tf.Tensor, low_variance: bool = False
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws the frequencies and phases of a set of random Fourier features.
 
     Args:
         kernel: a kernel with a spectral distribution.
         dim: number Q of dimensions of the vectors.
         num_features: number D of features.
-        seed: int32 [2], stateless: the same seed gives the same draw on any device, under XLA or not.
+        seed: int32 [2], stateless: the same seed gives the same draw, to rounding, under XLA or not.
+        low_variance: whether to draw D / 2 stratified frequencies and use each twice, with phases
+            a quarter turn apart (its cosine and its sine). The estimates keep their expectation; at D = 512 the
+            kernel's variance is halved and the loss' standard deviation falls to a seventh (docs/method.md).
 
     Returns:
-        Frequencies [D, Q] from the kernel's spectral distribution and phases [D] uniform on [0, 2 pi), float32.
+        Frequencies [D, Q] from the kernel's spectral distribution and phases [D] uniform on [0, 2 pi),
+        float32.
 
     Raises:
-        ValueError: if `num_features` is below 1 or the kernel has no spectral distribution.
+        ValueError: if `num_features` is below 1, or odd with low_variance, or the kernel has no spectral
+        distribution.
     """
     if num_features < 1:
         raise ValueError(f"num_features must be at least 1, but {num_features} was given.")
     frequency_seed, phase_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
-    frequencies = kernel.frequencies(dim).sample(num_features, seed=frequency_seed)
-    phases = 2.0 * math.pi * sampling.uniform([num_features], phase_seed)
-    return frequencies, phases
+    if not low_variance:
+        frequencies = kernel.frequencies(dim).sample(num_features, seed=frequency_seed)
+        return frequencies, 2.0 * math.pi * sampling.uniform([num_features], phase_seed)
+    if num_features % 2:
+        raise ValueError(f"num_features must be even with low_variance, but {num_features} was given.")
+    frequencies = kernel.frequencies(dim).stratified_sample(num_features // 2, frequency_seed)
+    phases = 2.0 * math.pi * sampling.uniform([num_features // 2], phase_seed)
+    return tf.concat([frequencies, frequencies], axis=0), tf.concat([phases, phases + 0.5 * math.pi], axis=0)
 
 
 def random_fourier_features(z: tf.Tensor, frequencies: tf.Tensor, phases: tf.Tensor) -> tf.Tensor:
@@ -56,6 +68,7 @@ def random_fourier_features(z: tf.Tensor, frequencies: tf.Tensor, phases: tf.Ten
         >>> features.random_fourier_features(z, w, b).shape
         TensorShape([8, 2, 512])
     """
+    z, frequencies, phases = [tf.convert_to_tensor(x) for x in (z, frequencies, phases)]
     num_features, dim = frequencies.shape
     if z.shape[-1] != dim or phases.shape[-1] != num_features:
         raise ValueError(

@@ -1,7 +1,8 @@
 """Positive definite kernels that depend on the squared distance, and the objective that learns their scale.
 
-A new kernel is one class: subclass `Kernel` and give it `value`. Give it `frequencies` too if its spectral distribution is
-known, and random features work; give it `derivative` if the closed form is faster than automatic differentiation.
+A new kernel is one class: subclass `Kernel` and give it `value`. Give it `frequencies` too if its spectral
+distribution is known, and random features work; give it `derivative` if the closed form is faster than
+automatic differentiation.
 
 Every kernel has k(z, z) = 1 for unit-norm z.
 """
@@ -12,12 +13,10 @@ import abc
 from typing import Any
 
 import tensorflow as tf
-import tensorflow_probability as tfp
+from tensorflow_probability import distributions as tfd
 
 from keras_sslhsic.hsic import replicas
 from keras_sslhsic.hsic.spectral import GaussianFrequencies, IMQFrequencies
-
-tfd = tfp.distributions
 
 
 class Kernel(abc.ABC):
@@ -121,20 +120,23 @@ def get(identifier: str | Kernel | dict[str, Any]) -> Kernel:
     """Returns the kernel that an identifier stands for.
 
     Args:
-        identifier: "linear", "gaussian" or "imq" (scale 1), a `Kernel`, or a dictionary with one of these names or the
-            name of a subclass of `Kernel` under "class_name" and the arguments under "config" (see `serialize`).
+        identifier: "linear", "gaussian" or "imq" (scale 1), a `Kernel`, or a dictionary with one of these
+            names or the name of a subclass of `Kernel` under "class_name" and the arguments under "config"
+            (see `serialize`).
 
     Raises:
         ValueError: if there is no such kernel.
     """
     if isinstance(identifier, Kernel):
         return identifier
-    name, config = identifier, {}
-    if isinstance(identifier, dict):
-        name, config = identifier.get("class_name"), identifier.get("config", {})
+    if isinstance(identifier, str):
+        identifier = {"class_name": identifier, "config": {}}
+    name, config = identifier.get("class_name"), identifier.get("config", {})
     classes = _KERNELS | {cls.__name__: cls for cls in _subclasses(Kernel)}
     if name not in classes:
-        raise ValueError(f"Unknown kernel {identifier!r}: expected one of {sorted(classes)}, a Kernel, or its config.")
+        raise ValueError(
+            f"Unknown kernel {name!r}: expected one of {sorted(classes)}, a Kernel, or its config."
+        )
     return classes[name].from_config(config)
 
 
@@ -148,7 +150,8 @@ def serialize(kernel: Kernel) -> dict[str, Any]:
 
 
 def _subclasses(cls: type) -> list[type]:
-    return [sub for direct in cls.__subclasses__() for sub in [direct, *_subclasses(direct)]]
+    direct: list[type] = cls.__subclasses__()
+    return direct + [indirect for sub in direct for indirect in _subclasses(sub)]
 
 
 def squared_distances(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
@@ -163,20 +166,20 @@ def scale_entropy(kernel: Kernel, z: tf.Tensor, max_rows: int = 1024) -> tf.Tens
 
         mean over pairs of 0.5 log max(1e-14, f'(s)^2),   s = |z_i - z_j|^2 under stop-gradient
 
-    It is to be maximised over `kernel.scale`. For one constant distance the inverse multiquadric has its maximum at
-    c = sqrt(s / 2), the Gaussian at sigma = sqrt(s / 2).
+    It is to be maximised over `kernel.scale`. For one constant distance the inverse multiquadric has its
+    maximum at c = sqrt(s / 2), the Gaussian at sigma = sqrt(s / 2).
 
     Args:
         kernel: the kernel, its scale a tensor or variable.
         z: representations [n, Q] or [B, M, Q], float.
-        max_rows: at most about this many rows of the global batch, evenly spaced, enter the pairs (all of them if there
-            are no more), so that neither the cost nor the communication grows with the batch.
+        max_rows: at most about this many rows of the global batch, evenly spaced, enter the pairs (all of
+            them if there are no more), so that neither the cost nor the communication grows with the batch.
 
     Returns:
-        Scalar, float32 or the dtype of z if that is wider; under `tf.distribute` that of the global batch, equal on all
-        replicas.
+        Scalar, float32 or the dtype of z if that is wider; under `tf.distribute` that of the global batch,
+        equal on all replicas.
     """
-    z = tf.stop_gradient(z)
+    z = tf.stop_gradient(tf.convert_to_tensor(z))
     z = tf.cast(z, tf.float64 if z.dtype == tf.float64 else tf.float32)
     rows = tf.reshape(z, [-1, z.shape[-1]])
     rows = replicas.all_gather(rows[:: -(-rows.shape[0] * replicas.num_replicas() // max_rows)])

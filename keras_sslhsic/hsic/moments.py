@@ -1,7 +1,8 @@
 """The moments of features that HSIC is made of, centred on their global mean.
 
-Everything here is a sum over images. Under a `tf.distribute` strategy each replica holds its own images and the sums are
-global, so that what travels does not depend on the batch: a vector of D, a matrix of D x D and a scalar.
+Everything here is a sum over images. Under a `tf.distribute` strategy each replica holds its own images and
+the sums are global, so that what travels does not depend on the batch: a vector of D, a matrix of D x D and
+a scalar.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_sslhsic.hsic import replicas
+from keras_sslhsic.hsic.groups import finite_population
 
 # Rows handled at a time. The intermediate arrays then stay in cache, and in memory that the allocator keeps.
 _ROWS = 2048
@@ -48,8 +50,8 @@ def feature_moments(r: tf.Tensor, r2: tf.Tensor) -> Moments:
 def cosine_moments(z: tf.Tensor, first: tuple, second: tuple) -> Moments:
     """Moments of two sets of random Fourier features, with a gradient that takes the fewest passes over them.
 
-    Equals `feature_moments(random_fourier_features(z, *first), random_fourier_features(z, *second))`. The gradient is
-    that with respect to z alone.
+    Equals `feature_moments(random_fourier_features(z, *first), random_fourier_features(z, *second))`. The
+    gradient is that with respect to z alone.
 
     Args:
         z: representations [B, M, Q], float.
@@ -63,6 +65,21 @@ def cosine_moments(z: tf.Tensor, first: tuple, second: tuple) -> Moments:
     sums, cross, mean = _cosine_sums(z, *first, *second)
     scale, scale2 = [tf.sqrt(tf.cast(2.0 / w.shape[0], z.dtype)) for w, _ in (first, second)]
     return _global(scale * sums, scale * scale2 * cross, scale * mean, _count(z), z.shape[1])
+
+
+def moments_zy(moments: Moments, unbiased: bool, dataset_size: int | None, constant: bool) -> tf.Tensor:
+    """`hsic_zy_features` from the moments of the features."""
+    images, views = moments.images, moments.views
+    biased = moments.spread / (images * views * (views - 1)) + (moments.norm - float(constant)) / (views - 1)
+    if not unbiased:
+        return biased
+    between = moments.spread / (images * (images - 1.0) * views**2)
+    return finite_population(dataset_size) * (biased + between)
+
+
+def moments_zz(moments: Moments, ddof: int) -> tf.Tensor:
+    """`hsic_zz_features` from the moments of the features."""
+    return tf.reduce_sum(tf.square(moments.cross)) / (moments.images * moments.views - ddof) ** 2
 
 
 @tf.custom_gradient
@@ -80,7 +97,9 @@ def _cosine_sums(z, w, b, w2, b2):
     def grad(d_sums, d_cross, _):
         # d cos = -sin: the sign goes into the small matrices.
         d_parts = []
-        for a, a2, part, part2, d_sum in zip(angles, angles2, r, r2, tf.split(d_sums, _part_sizes(z)), strict=True):
+        for a, a2, part, part2, d_sum in zip(
+            angles, angles2, r, r2, tf.split(d_sums, _part_sizes(z)), strict=True
+        ):
             d_r = tf.matmul(part2, d_cross, transpose_b=True)
             d_r = _flat(tf.reshape(d_r, [-1, views, d_r.shape[-1]]) + d_sum[:, None, :])
             d_r2 = tf.matmul(part, d_cross)
@@ -91,10 +110,13 @@ def _cosine_sums(z, w, b, w2, b2):
 
 
 def _centre(parts):
-    # The mean is held constant by the gradient: it drops out of products of two centred factors, and `_global` puts back
-    # the one place where it does not. This saves a pass over the features on the way back.
+    # The mean is held constant by the gradient: it drops out of products of two centred factors, and
+    # `_global` puts back the one place where it does not. This saves a pass over the features on the way
+    # back.
     rows = sum(tf.shape(part)[0] for part in parts) * replicas.num_replicas()
-    mean = replicas.all_sum(tf.add_n([tf.reduce_sum(part, axis=0) for part in parts])) / tf.cast(rows, parts[0].dtype)
+    mean = replicas.all_sum(tf.add_n([tf.reduce_sum(part, axis=0) for part in parts])) / tf.cast(
+        rows, parts[0].dtype
+    )
     mean = tf.stop_gradient(mean)
     return [part - mean for part in parts], mean
 

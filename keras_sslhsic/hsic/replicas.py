@@ -1,8 +1,8 @@
 """Sums and concatenations over the replicas of a `tf.distribute` strategy; the identity outside of one.
 
-Inside a replica, the gradient of `all_sum` and `all_gather` is that of the *sum of all replicas' losses*. A loss that is the same
-global value on each of R replicas is therefore divided by R before its gradient is taken, since the optimizer
-sums the replicas' gradients.
+Inside a replica, the gradient of `all_sum` and `all_gather` is that of the *sum of all replicas' losses*. A
+loss that is the same global value on each of R replicas is therefore divided by R before its gradient is
+taken, since the optimizer sums the replicas' gradients.
 """
 
 from __future__ import annotations
