@@ -1,0 +1,255 @@
+"""The trainer as a Keras model: inputs, reproducibility, serialisation, precision, errors."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_sslhsic
+from keras_sslhsic import LARS, SSLHSIC, callbacks, losses, views
+from keras_sslhsic.data import from_arrays
+from keras_sslhsic.training import batches
+
+METRICS = {
+    "loss", "hsic_zy", "hsic_zz", "kernel_scale", "tau", "learning_rate", "grad_norm", "feature_std", "effective_rank",
+}  # fmt: skip
+
+
+def state(model):
+    return [v.value.numpy() for v in [*model.weights, *model.optimizer.variables, *model.kernel_optimizer.variables]]
+
+
+def assert_same(first, second, **tolerance):
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_allclose(a, b, **tolerance)
+
+
+@pytest.mark.parametrize("target", [True, False])
+def test_fit_reports_every_metric(tiny_model, images, labels, target):
+    model = tiny_model(target=target, num_classes=3)
+    model.compile(LARS(0.1))
+    history = model.fit(images, labels, batch_size=8, epochs=2, verbose=0).history
+    expected = METRICS | {"online_accuracy", "classifier_loss"} - (set() if target else {"tau"})
+    assert set(history) == (expected if target else expected - {"tau"})
+    assert all(np.all(np.isfinite(values)) and len(values) == 2 for values in history.values())
+    assert int(model.step.numpy()) == 6
+
+
+@pytest.mark.parametrize("form", ["array", "dict of arrays", "dataset of dicts", "bare batches", "pairs", "crops"])
+def test_every_form_of_input(tiny_model, images, labels, form):
+    batched = lambda data: tf.data.Dataset.from_tensor_slices(data).batch(8, drop_remainder=True)  # noqa: E731
+    x, y = {
+        "array": lambda: (images, labels),
+        "dict of arrays": lambda: ({"image": images, "label": labels}, None),
+        "dataset of dicts": lambda: (batched({"image": images, "label": labels}), None),
+        "bare batches": lambda: (batched(images), None),
+        "pairs": lambda: (batched((images, labels)), None),
+        "crops": lambda: (batched({"view1": images, "view2": images, "label": labels}), None),
+    }[form]()
+    model = tiny_model(num_classes=3)
+    model.compile(LARS(0.1))
+    history = model.fit(x, y, batch_size=8 if y is not None or isinstance(x, dict) else None, verbose=0).history
+    assert np.isfinite(history["loss"][0])
+    trained = np.any(model.classifier.get_weights()[1] != 0)
+    assert trained == (form != "bare batches")
+
+
+def test_same_seed_same_run_other_seed_other_run(tiny_model, images):
+    runs = []
+    for seed in (0, 0, 1):
+        model = tiny_model(seed=seed)
+        model.compile(LARS(0.5))
+        model.fit(images, batch_size=8, epochs=2, verbose=0)
+        runs.append(state(model))
+    assert all(np.array_equal(a, b) for a, b in zip(runs[0], runs[1], strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(runs[0], runs[2], strict=True))
+
+
+def test_views_change_with_the_step(tiny_model, images):
+    model = tiny_model()
+    seen = []
+    for step in (0, 0, 1):
+        model.step.assign(step)
+        seen.append(model._views(images[:4], model._seeds()[0])[0].numpy())
+    assert np.array_equal(seen[0], seen[1]) and not np.allclose(seen[0], seen[2])
+
+
+def test_target_follows_and_predictor_is_only_online(tiny_model, images):
+    model = tiny_model()
+    model.compile(keras.optimizers.SGD(1.0))
+    model.target_decay = keras_sslhsic.training.schedules.TargetDecay(0.75)
+    before = [v.numpy() for v in model.target_variables]
+    model.train_on_batch(images[:8])
+    for old, new, online in zip(before, model.target_variables, model.target_sources, strict=True):
+        np.testing.assert_allclose(new.numpy(), 0.75 * old + 0.25 * online.numpy(), rtol=1e-5, atol=1e-6)
+    # Statistics are the target's own: it sees the same views, so after one step they equal the online ones.
+    online = model.encoder.layers[2].moving_mean.numpy()
+    np.testing.assert_allclose(model.target_encoder.layers[2].moving_mean.numpy(), online, rtol=1e-5)
+    assert tiny_model(target=False).predictor is None
+
+
+def test_weight_average(tiny_model, images):
+    model = tiny_model()
+    model.compile(keras.optimizers.SGD(1.0))
+    before = model.encoder.layers[1].kernel.numpy()
+    model.fit(images[:8], batch_size=8, verbose=0, callbacks=[callbacks.WeightEMA(0.9)])
+    after = model.encoder.layers[1].kernel.numpy()
+    assert model.evaluation_encoder is model.ema_encoder
+    np.testing.assert_allclose(model.ema_encoder.layers[1].kernel.numpy(), 0.9 * before + 0.1 * after, rtol=1e-5)
+    np.testing.assert_array_equal(
+        model.ema_encoder.layers[2].moving_variance.numpy(), model.encoder.layers[2].moving_variance.numpy()
+    )
+
+
+def test_features_of_images(tiny_model, images):
+    model = tiny_model()
+    expected = model.encoder(views.prepare(images, model.policy))
+    np.testing.assert_allclose(model.predict(images, verbose=0), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("target", [True, False])
+def test_saved_model_goes_on_with_the_same_numbers(tiny_model, images, labels, tmp_path, target):
+    arguments = dict(target=target, num_classes=3, weight_ema=0.9, seed=5, batch_norm_output=True, kernel_scale=0.7)
+    model = tiny_model(**arguments)
+    model.compile(LARS(0.5, momentum=0.8), loss=losses.SSLHSICLoss("gaussian", gamma=2.0, num_features=16))
+    schedule = [callbacks.TargetEMA(0.9, total_steps=12)] if target else []
+    model.fit(images, labels, batch_size=8, epochs=2, verbose=0, callbacks=schedule)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.get_config() == model.get_config()
+    assert again.get_compile_config() == model.get_compile_config()
+    assert_same(state(again), state(model), rtol=0)
+    for one in (model, again):
+        one.fit(images, labels, batch_size=8, epochs=4, initial_epoch=2, verbose=0, callbacks=schedule)
+    assert_same(state(again), state(model), rtol=1e-6, atol=1e-7)
+
+
+def test_every_argument_is_in_the_config(tiny_model):
+    import inspect
+
+    arguments = set(inspect.signature(SSLHSIC.__init__).parameters) - {"self", "kwargs"}
+    assert arguments <= set(tiny_model().get_config())
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.slow)])
+def test_mixed_precision_is_close_to_float32(tiny_model, images, policy):
+    ends = {}
+    for precision in ("float32", policy):
+        keras.mixed_precision.set_dtype_policy(precision)
+        model = tiny_model(weight_ema=0.9)
+        model.compile(LARS(0.2))
+        history = model.fit(images, batch_size=8, epochs=17, verbose=0).history
+        assert np.all(np.isfinite(history["loss"]))
+        assert all(v.dtype in ("float32", "int64") for v in model.weights)
+        ends[precision] = history
+    assert ends[policy]["loss"][0] == pytest.approx(ends["float32"]["loss"][0], abs=0.02)
+    assert ends[policy]["loss"][-1] == pytest.approx(ends["float32"]["loss"][-1], abs=0.05)
+    assert ends[policy]["grad_norm"][0] == pytest.approx(ends["float32"]["grad_norm"][0], rel=0.1)
+
+
+def test_validation_data(tiny_model, images):
+    model = tiny_model()
+    model.compile(LARS(0.1))
+    before = [w.copy() for w in model.encoder.get_weights()]
+    result = model.evaluate(from_arrays(images, batch_size=8, epochs=1), return_dict=True, verbose=0)
+    assert np.isfinite(result["loss"])
+    assert_same(model.encoder.get_weights(), before, rtol=0)
+
+
+def test_info_nce_shows_its_own_metrics(tiny_model, images):
+    model = tiny_model()
+    model.compile(LARS(0.1), loss=losses.InfoNCELoss())
+    history = model.fit(images, batch_size=8, verbose=0).history
+    assert set(history) == METRICS - {"hsic_zy", "hsic_zz", "kernel_scale"}
+
+
+def test_kernel_scale_stays_when_it_is_not_learnt(tiny_model, images):
+    model = tiny_model(learn_kernel_scale=False, kernel_scale=0.5)
+    model.compile(LARS(0.1))
+    model.fit(images, batch_size=8, verbose=0)
+    assert float(model.kernel_scale.numpy()) == 0.5
+
+
+# Bad input ----------------------------------------------------------------------------------------------------------
+
+
+def test_data_set_smaller_than_the_batch(tiny_model, images):
+    model = tiny_model()
+    model.compile()
+    with pytest.raises(ValueError, match=r"24 examples, fewer than one batch of 32"):
+        model.fit(images, batch_size=32)
+
+
+def test_float_images(tiny_model, images):
+    model = tiny_model()
+    model.compile()
+    with pytest.raises(ValueError, match=r"uint8.*float32"):
+        model.fit(images.astype("float32") / 255, batch_size=8)
+    with pytest.raises(ValueError, match=r"uint8.*float32"):
+        model.fit(tf.data.Dataset.from_tensor_slices(images.astype("float32") / 255).batch(8, drop_remainder=True))
+
+
+@pytest.mark.parametrize("wrong", [3, -1])
+def test_labels_outside_of_the_classes(tiny_model, images, labels, wrong):
+    model = tiny_model(num_classes=3)
+    model.compile()
+    labels = labels.copy()
+    labels[20] = wrong
+    dataset = tf.data.Dataset.from_tensor_slices((images, labels)).batch(8, drop_remainder=True)
+    with pytest.raises(ValueError, match=r"label at step 2 is outside of the 3 classes"):
+        model.fit(dataset, verbose=0)
+
+
+def test_loss_that_is_not_finite_names_the_step(tiny_model, images):
+    class Breaks(losses.SSLHSICLoss):
+        def terms(self, z, seed, scale=None):
+            terms = super().terms(z, seed, scale)
+            return {**terms, "loss": terms["loss"] / tf.cast(seed[0] != self.bad[0], tf.float32)}
+
+    model = tiny_model()
+    loss = Breaks(num_features=8)
+    model.step.assign(4)
+    loss.bad = model._seeds()[1].numpy()
+    model.step.assign(0)
+    model.compile(loss=loss)
+    with pytest.raises(FloatingPointError, match="NaN or infinite at step 4"):
+        model.fit(images, batch_size=8, epochs=3, verbose=0)
+
+
+def test_one_view(tiny_model, images):
+    one = views.ViewPolicy(size=8, blur=views.Blur(probability=(0.0,)), solarize=views.Solarize(probability=(0.0,)))
+    model = tiny_model(views=one, target=False)
+    model.compile()
+    with pytest.raises(ValueError, match="at least two views"):
+        model.fit(images, batch_size=8, verbose=0)
+
+
+def test_unbatched_and_ragged_batches(tiny_model, images):
+    model = tiny_model()
+    model.compile()
+    with pytest.raises(ValueError, match="drop_remainder=True"):
+        model.fit(tf.data.Dataset.from_tensor_slices(images).batch(8))
+    with pytest.raises(ValueError, match=r"\[B, H, W, C\]"):
+        model.fit(tf.data.Dataset.from_tensor_slices(images))
+    with pytest.raises(ValueError, match="Rename the key"):
+        batches.unpack({"picture": images})
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"projector_hidden": 0}, "projector_hidden must be at least 1, got 0"),
+        ({"num_classes": 1}, "num_classes must be None or at least 2, got 1"),
+        ({"kernel_scale": 0.0}, "kernel_scale must be > 0, got 0.0"),
+        ({"weight_ema": 1.0}, r"weight_ema must be None or in \[0, 1\), got 1.0"),
+        ({"views": "cubist"}, "Views must be one of"),
+    ],
+)
+def test_arguments_out_of_range(tiny_model, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_model(**wrong)
+
+
+def test_other_losses_are_refused(tiny_model):
+    with pytest.raises(ValueError, match="SSLHSICLoss or InfoNCELoss"):
+        tiny_model().compile(loss="mse")
