@@ -10,6 +10,9 @@ twice, with uint8 tensors (the bytes that the rows above send) and with the usua
 """
 
 import argparse
+import json
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -79,29 +82,11 @@ def sent(dataset: tf.data.Dataset) -> int:
     return sum(int(np.prod(spec.shape[1:])) * spec.dtype.size for spec in specs)
 
 
-def torch_rows(root: Path, workers: int) -> list[tuple[str, Callable[[], Iterable], int]]:
-    """The same with torchvision; none if it is not installed."""
-    try:
-        import torch
-        from torchvision import datasets, transforms
-    except ImportError:
-        print("torchvision is not installed: no comparison")
-        return []
-
-    def loader(to_tensor) -> Iterable:
-        crop = transforms.Compose([transforms.RandomResizedCrop(224), to_tensor])
-        folder = datasets.ImageFolder(str(root), lambda image: (crop(image), crop(image)))
-        data = torch.utils.data.DataLoader(
-            folder, BATCH, shuffle=True, num_workers=workers, drop_last=True, persistent_workers=True
-        )
-        while True:
-            yield from data
-
-    crops = 2 * 224 * 224 * 3
-    return [
-        ("torchvision folder, two crops, uint8", lambda: loader(transforms.PILToTensor()), crops),
-        ("torchvision folder, two crops, float32", lambda: loader(transforms.ToTensor()), 4 * crops),
-    ]
+def torch_rates(root: Path, workers: int) -> dict[str, float] | None:
+    """Images a second of torchvision by the type of its tensors; None if it is not installed."""
+    script = Path(__file__).with_name("input_torch.py")
+    command = [sys.executable, str(script), str(root), str(workers), str(BATCH)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def main() -> None:
@@ -115,37 +100,38 @@ def main() -> None:
     )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        root = Path(temporary) / "photos"
+        root = Path(temporary) / "jpegs"
         write_folder(root, args.images)
         Photos.folder = root
         config = tfds.download.DownloadConfig(num_shards=8, try_download_gcs=False)
         Photos(data_dir=temporary).download_and_prepare(download_config=config)
-        size = sum(file.stat().st_size for file in root.glob("*/*.jpg")) / args.images
-        print(f"{args.images} JPEGs of 500 x 375, {size / 1e3:.0f} kB each, {args.workers} workers")
+        kilobytes = sum(file.stat().st_size for file in root.glob("*/*.jpg")) / args.images / 1e3
+        print(f"{args.images} JPEGs of 500 x 375, {kilobytes:.0f} kB each, {args.workers} workers")
 
         common = {"batch_size": BATCH, "workers": args.workers}
-        crops = {"host_crops": views.byol(224)}
+        host = {"host_crops": views.byol(224)}
         cached = {"cache": "decoded", "cache_bytes": 2**33}
         records = {"data_dir": temporary, "window": 1000}
-        rows = []
-        for name, make in (
+        rows: list[tuple[str, Callable[[], tf.data.Dataset]]] = [
             ("folder, 256", lambda: from_folder(root, **common)),
-            ("folder, two crops", lambda: from_folder(root, **common, **crops)),
+            ("folder, two crops", lambda: from_folder(root, **common, **host)),
             ("TFRecords, 256", lambda: from_tfds("photos", **common, **records)),
-            ("TFRecords, two crops", lambda: from_tfds("photos", **common, **records, **crops)),
+            ("TFRecords, two crops", lambda: from_tfds("photos", **common, **records, **host)),
             ("folder, 256, decoded in memory", lambda: from_folder(root, **common, **cached)),
-            ("folder, two crops, decoded in memory", lambda: from_folder(root, **common, **crops, **cached)),
-        ):
-            rows.append((name, make, sent(make())))
-        rows += torch_rows(root, args.workers)
-
-        best = {name: 0.0 for name, _, _ in rows}
+            ("folder, two crops, decoded in memory", lambda: from_folder(root, **common, **host, **cached)),
+        ]
+        best: dict[str, float] = {}
+        size = {name: sent(make()) for name, make in rows}
+        crops = 2 * 224 * 224 * 3
+        size |= {"torchvision, two crops, uint8": crops, "torchvision, two crops, float32": 4 * crops}
         for _ in range(args.rounds):  # in turn, so that another load on the machine meets all rows
-            for name, make, _ in rows:
-                best[name] = max(best[name], rate(make(), args.images))
-        print(f"{'':42}{'images/s':>10}{'bytes':>10}")
-        for name, _, count in rows:
-            print(f"{name:42}{best[name]:10.0f}{count:10,}")
+            rates = {name: rate(make(), args.images) for name, make in rows}
+            other = torch_rates(root, args.workers) or {}
+            rates |= {f"torchvision, two crops, {kind}": value for kind, value in other.items()}
+            best = {name: max(value, best.get(name, 0.0)) for name, value in rates.items()}
+        print(f"{'':40}{'images/s':>10}{'bytes':>10}")
+        for name, value in best.items():
+            print(f"{name:40}{value:10.0f}{size[name]:10,}")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from PIL import Image
 
 from keras_sslhsic.data import decode
+from keras_sslhsic.data.cache import Cache
 from keras_sslhsic.views.policy import ViewPolicy
 
 
@@ -31,24 +33,20 @@ class Decoding:
     host_crops: ViewPolicy | None = None
     max_pixels: int = decode.MAX_PIXELS
 
-    def pixels(self, content: bytes) -> np.ndarray:
-        """What may be cached: the square, or the whole image if it will be cropped; uint8 [H, W, C]."""
+    def image(self, content: bytes) -> Image.Image:
+        """What may be cached: the square, or the whole image if it will be cropped."""
         if self.host_crops is not None:
             # Twice the size of a crop is about what the images of ImageNet have.
-            image = decode.decode(content, self.channels, 2 * self.host_crops.size, self.max_pixels)
-        else:
-            image = decode.decode(content, self.channels, self.image_size, self.max_pixels)
-            if self.image_size is not None:
-                image = decode.square(image, self.image_size)
-        return decode.to_array(image)
+            return decode.decode(content, self.channels, 2 * self.host_crops.size, self.max_pixels)
+        image = decode.decode(content, self.channels, self.image_size, self.max_pixels)
+        return image if self.image_size is None else decode.square(image, self.image_size)
 
-    def images(self, pixels: np.ndarray, seed: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-        """What is sent to the device: the pixels, or a crop for each view, drawn from the seed."""
+    def arrays(self, image: Image.Image, seed: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+        """What is sent to the device: the image, or a crop for each view, drawn from the seed."""
         if self.host_crops is None:
-            return (pixels,)
-        policy, image = self.host_crops, decode.to_image(pixels)
-        rng = np.random.default_rng(seed)
-        height, width, _ = pixels.shape
+            return (decode.to_array(image),)
+        policy, rng = self.host_crops, np.random.default_rng(seed)
+        width, height = image.size
         boxes = [
             decode.random_box(height, width, rng, policy.crop.area, policy.crop.aspect)
             for _ in range(policy.num_views)
@@ -72,6 +70,18 @@ class Decoding:
 def thread_pool(workers: int | None) -> ThreadPoolExecutor:
     """Threads that decode; by default as many as the machine has cores."""
     return ThreadPoolExecutor(workers or os.cpu_count() or 1, thread_name_prefix="decode")
+
+
+def cached(cache: Cache | None, key: str, make: Callable[[], Image.Image]) -> Image.Image:
+    """The decoded image that the cache holds under a key; makes and keeps it if there is none."""
+    if cache is None:
+        return make()
+    pixels = cache.get(key)
+    if pixels is not None:
+        return decode.to_image(pixels)
+    image = make()
+    cache.put(key, decode.to_array(image))
+    return image
 
 
 def stack(images: list[tuple[np.ndarray, ...]], decoding: Decoding) -> list[np.ndarray]:

@@ -6,6 +6,7 @@ reports an error of one image as an exception of that image, releases Python's l
 on libjpeg-turbo and give the same pixels.
 """
 
+import contextlib
 import io
 import math
 
@@ -69,17 +70,15 @@ def decode(
         if short_side is not None:
             image.draft(None, (short_side, short_side))
         image.load()
-        upright = _turn_upright(image)
-        return _to_mode(upright, _MODES[channels])
+        _turn_upright(image)
+        return _to_mode(image, _MODES[channels])
     except Exception as error:
         raise DecodeError(f"{type(error).__name__}: {error}") from error
 
 
-def _turn_upright(image: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # damaged metadata beside whole pixels
-        return image
+def _turn_upright(image: Image.Image) -> None:
+    with contextlib.suppress(Exception):  # damaged metadata beside whole pixels
+        ImageOps.exif_transpose(image, in_place=True)
 
 
 def _to_mode(image: Image.Image, mode: str) -> Image.Image:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from PIL import Image
 
 from keras_sslhsic import views
 from keras_sslhsic.data import batches, decode
@@ -136,29 +137,25 @@ class _Folder:
     def images(self, epoch: int, index: int) -> tuple[np.ndarray, ...] | None:
         """The image or crops of a file; None if it is broken."""
         try:
-            pixels = self.pixels(self.files[index])
+            image = self.image(self.files[index])
         except (OSError, decode.DecodeError) as error:
             self.broken.report(self.files[index], error)
             return None
-        return self.decoding.images(pixels, (self.plan.seed, epoch, index))
+        return self.decoding.arrays(image, (self.plan.seed, epoch, index))
 
-    def pixels(self, file: str) -> np.ndarray:
+    def image(self, file: str) -> Image.Image:
         if self.cache is None:
-            return self.decoding.pixels(Path(file).read_bytes())
+            return self.decoding.image(Path(file).read_bytes())
         status = os.stat(file)
         key = f"{os.path.abspath(file)} {status.st_size} {status.st_mtime_ns}"
-        if self.cached == "encoded":
-            content = self.cache.get(key)
-            if content is None:
-                content = np.frombuffer(Path(file).read_bytes(), np.uint8)
-                self.cache.put(key, content)
-            return self.decoding.pixels(content.tobytes())
-        key = f"{key} {self.decoding.shape} {self.decoding.host_crops is None}"
-        pixels = self.cache.get(key)
-        if pixels is None:
-            pixels = self.decoding.pixels(Path(file).read_bytes())
-            self.cache.put(key, pixels)
-        return pixels
+        if self.cached == "decoded":
+            key += f" {self.decoding.shape} {self.decoding.host_crops is None}"
+            return batches.cached(self.cache, key, lambda: self.decoding.image(Path(file).read_bytes()))
+        content = self.cache.get(key)
+        if content is None:
+            content = np.frombuffer(Path(file).read_bytes(), np.uint8)
+            self.cache.put(key, content)
+        return self.decoding.image(content.tobytes())
 
 
 def from_folder(

@@ -235,15 +235,11 @@ def from_tfds(
     ) -> list[np.ndarray]:
         def images(number: np.int64, content: bytes) -> tuple[np.ndarray, ...]:
             key = f"{builder.data_path} {split} {number} {decoding.shape} {policy is None}"
-            pixels = None if store is None else store.get(key)
-            if pixels is None:
-                try:
-                    pixels = decoding.pixels(content)
-                except decode.DecodeError as error:
-                    raise decode.DecodeError(f"{name}, {split}, example {number}: {error}") from error
-                if store is not None:
-                    store.put(key, pixels)
-            return decoding.images(pixels, (plan.seed, int(epoch), int(number)))
+            try:
+                image = batches.cached(store, key, lambda: decoding.image(content))
+            except decode.DecodeError as error:
+                raise decode.DecodeError(f"{name}, {split}, example {number}: {error}") from error
+            return decoding.arrays(image, (plan.seed, int(epoch), int(number)))
 
         return [*batches.stack(list(pool.map(images, ids, contents)), decoding), *rest]
 

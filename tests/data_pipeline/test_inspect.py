@@ -1,0 +1,88 @@
+"""inspect_folder: every number against what the test wrote."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_sslhsic.data import inspect_folder
+from keras_sslhsic.data.inspect import contact_sheet
+
+
+@pytest.fixture
+def zoo(tmp_path):
+    """Seven images of known sizes and colours in two classes, and two broken files."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (5, 20, 30, 3), np.uint8)
+    for directory in ("cat", "dog"):
+        (tmp_path / directory).mkdir()
+    for number in range(5):
+        Image.fromarray(pixels[number]).save(tmp_path / "cat" / f"{number}.png")
+    Image.new("L", (10, 40), 51).save(tmp_path / "dog" / "gray.bmp")
+    Image.new("RGB", (50, 10), (255, 0, 0)).save(tmp_path / "dog" / "red.webp", lossless=True)
+    (tmp_path / "dog" / "empty.jpg").write_bytes(b"")
+    (tmp_path / "dog" / "text.jpg").write_text("no image")
+    images = [*pixels, np.full((40, 10, 3), 51), np.full((10, 50, 3), (255, 0, 0))]
+    return tmp_path, images
+
+
+def test_everything_is_counted(zoo):
+    path, _ = zoo
+    report = inspect_folder(path)
+    assert report.num_files == 9
+    assert report.num_bytes == sum(file.stat().st_size for file in path.glob("*/*"))
+    assert report.classes == {"cat": 5, "dog": 2}
+    assert report.formats == {"PNG": 5, "BMP": 1, "WEBP": 1}
+    assert report.modes == {"RGB": 6, "L": 1}
+    assert report.heights == (10, 20, 40) and report.widths == (10, 30, 50)
+    assert report.broken == {
+        str(path / "dog" / "empty.jpg"): "the file is empty",
+        str(path / "dog" / "text.jpg"): "not a readable JPEG, PNG, WEBP, GIF or BMP image",
+    }
+    assert report.sample.shape == (7, 96, 96, 3)
+
+
+def test_mean_and_std_are_those_of_the_pixels_with_equal_weight_for_each_image(zoo):
+    path, images = zoo
+    report = inspect_folder(path)
+    values = [image.reshape(-1, 3) / 255 for image in images]
+    mean = np.mean([value.mean(0) for value in values], 0)
+    square = np.mean([(value**2).mean(0) for value in values], 0)
+    np.testing.assert_allclose(report.mean, mean, atol=1e-6)
+    np.testing.assert_allclose(report.std, np.sqrt(square - mean**2), atol=1e-6)
+
+
+def test_the_report_reads_well_and_goes_into_json(zoo):
+    path, _ = zoo
+    report = inspect_folder(path)
+    text = str(report)
+    for part in ("files     9", "2, of 2 to 5 images", "PNG 5, BMP 1", "10 to 40, median 20", "broken    2"):
+        assert part in text
+    assert "empty.jpg: the file is empty" in text
+    assert json.loads(json.dumps(report.to_dict()))["classes"] == {"cat": 5, "dog": 2}
+
+
+def test_contact_sheet(zoo, tmp_path):
+    path, _ = zoo
+    inspect_folder(path).save_contact_sheet(tmp_path / "sheet.png")
+    assert Image.open(tmp_path / "sheet.png").size == (7 * 100 + 4, 104)
+    images = np.arange(5, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
+    sheet = np.asarray(contact_sheet(images, columns=3, gap=1))
+    assert sheet.shape == (7, 13)
+    for number in range(5):
+        y, x = 1 + number // 3 * 3, 1 + number % 3 * 4
+        np.testing.assert_array_equal(sheet[y : y + 2, x : x + 3], number)
+    np.testing.assert_array_equal(sheet[:, [0, 4, 8, 12]], 128)
+    assert sheet[4, 9] == 128
+
+
+def test_gray_images_have_one_mean(zoo):
+    path, _ = zoo
+    assert len(inspect_folder(path, channels=1).mean) == 1
+
+
+def test_a_folder_of_broken_files_is_an_error(tmp_path):
+    (tmp_path / "text.jpg").write_text("no image")
+    with pytest.raises(ValueError, match=r"all 1 image files.*not a readable"):
+        inspect_folder(tmp_path)
