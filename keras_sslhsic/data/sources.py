@@ -9,6 +9,9 @@ from ml_collections import ConfigDict
 
 from keras_sslhsic.data import bundled
 from keras_sslhsic.data.arrays import from_arrays
+from keras_sslhsic.data.folder import from_folder
+from keras_sslhsic.evaluation.subsets import stratified_split
+from keras_sslhsic.data.tfds import from_tfds
 
 Labelled = tuple[np.ndarray, np.ndarray]
 
@@ -35,19 +38,39 @@ class Source:
 def source(config: ConfigDict) -> Source:
     """The data set of a config, in batches of `config.batch_size` ordered by `config.seed`.
 
+    `config.data.source` is "bundled", "folder" or "tfds"; the other fields of `config.data` are arguments of
+    `from_folder` or `from_tfds`, or `holdout` for the bundled images: the share of the training images that is kept from
+    training and evaluated on in the place of the test images, for choosing hyper-parameters.
+
     Raises:
-        ValueError: for an unknown `config.data.source`, or fewer images than a batch.
+        ValueError: for an unknown source, or fewer images than a batch.
     """
-    makers = {"bundled": _bundled}
-    if config.data.source not in makers:
-        raise ValueError(f"Unknown data source {config.data.source!r}; expected one of {', '.join(makers)}.")
-    return makers[config.data.source](config)
-
-
-def _bundled(config):
-    (x, y), test = bundled.load()
+    arguments = dict(config.data.items())
+    makers = {"bundled": _bundled, "folder": from_folder, "tfds": from_tfds}
+    name = arguments.pop("source")
+    if name not in makers:
+        raise ValueError(f"Unknown data source {name!r}; expected one of {', '.join(makers)}.")
+    order = {"batch_size": config.batch_size, "seed": config.seed}
+    if name == "bundled":
+        return _bundled(order, **arguments)
 
     def batches(epoch):
-        return from_arrays(x, y, batch_size=config.batch_size, seed=config.seed, start=(epoch, 0))
+        return makers[name](**arguments, **order, start=(epoch, 0))
 
-    return Source(batches, batches(0).steps_per_epoch, lambda n: x[:n], ((x, y), test), bundled.CLASS_NAMES)
+    def sample(n):
+        batch = next(iter(batches(0)))
+        return batch["image" if "image" in batch else "view1"][:n].numpy()
+
+    return Source(batches, batches(0).steps_per_epoch, sample)
+
+
+def _bundled(order, holdout=0.0):
+    train, test = bundled.load()
+    if holdout:
+        fit, held_out = stratified_split(train[1], holdout)
+        train, test = tuple(a[fit] for a in train), tuple(a[held_out] for a in train)
+
+    def batches(epoch):
+        return from_arrays(*train, **order, start=(epoch, 0))
+
+    return Source(batches, batches(0).steps_per_epoch, lambda n: train[0][:n], (train, test), bundled.CLASS_NAMES)
