@@ -9,7 +9,7 @@ import collections
 import io
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -98,16 +98,8 @@ def load(path: str | Path) -> Any:
     """
     path = Path(path)
     with path.open("rb") as file:
-        if file.read(len(NPY_MAGIC)) == NPY_MAGIC:
-            file.seek(0)
-            version = npy.read_magic(file)
-            read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            _, _, dtype = read_header(file)
-            if not dtype.hasobject:
-                raise BrokenPickleError(f"{path} holds a plain {dtype} array, not a pickled checkpoint.")
-        else:
-            file.seek(0)
         try:
+            _skip_npy_header(file)
             return _unwrap(_Unpickler(file).load())
         except UnsafePickleError as error:
             raise UnsafePickleError(f"{path}: {error}") from None
@@ -118,6 +110,18 @@ def load(path: str | Path) -> Any:
 def loads(data: bytes) -> Any:
     """`load` for bytes in memory."""
     return _unwrap(_Unpickler(io.BytesIO(data)).load())
+
+
+def _skip_npy_header(file: BinaryIO) -> None:
+    """Goes past the header that `np.save` writes, to the pickle; a bare pickle has none."""
+    magic = file.read(len(NPY_MAGIC))
+    file.seek(0)
+    if magic != NPY_MAGIC:
+        return
+    version = npy.read_magic(file)
+    _, _, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file)
+    if not dtype.hasobject:
+        raise BrokenPickleError(f"it holds a plain {dtype} array")
 
 
 def _unwrap(value):
@@ -173,6 +177,17 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
     return text.encode(encoding)
 
 
+def _bytes() -> bytes:
+    """Stands in for `bytes`, with which protocol 2 writes the empty one."""
+    return b""
+
+
+def _frombuffer(data: bytes, dtype: np.dtype, shape: tuple[int, ...], order: str) -> np.ndarray:
+    if np.dtype(dtype).hasobject:
+        raise UnsafePickleError("refused a NumPy array of objects in raw bytes.")
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if order == "F" else "C")
+
+
 def _scalar(dtype: np.dtype, data: bytes | str = b"") -> np.generic:
     if isinstance(data, str):
         data = data.encode("latin1")
@@ -189,10 +204,13 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("builtins", "dict"): dict,
     ("builtins", "list"): list,
     ("builtins", "tuple"): tuple,
+    ("builtins", "bytes"): _bytes,
+    ("__builtin__", "bytes"): _bytes,
     ("dill._dill", "_create_namedtuple"): _named_tuple,
     ("dill.dill", "_create_namedtuple"): _named_tuple,
     **{(f"numpy.{core}.multiarray", "_reconstruct"): _reconstruct for core in ("core", "_core")},
     **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _frombuffer for core in ("core", "_core")},
     ("jax._src.array", "_reconstruct_array"): _array,
     ("jax._src.device_array", "reconstruct_device_array"): _array,
     ("jax.interpreters.xla", "reconstruct_device_array"): _array,

@@ -1,0 +1,114 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_sslhsic.networks import build_encoder, with_preprocessing
+from keras_sslhsic.zoo import files, pack, registry
+from keras_sslhsic.zoo.card import save_pretrained
+from keras_sslhsic.zoo.pretrained import load_pretrained
+from keras_sslhsic.zoo.registry import Entry
+
+
+def test_the_folder_holds_all_there_is_to_know(encoder, real_images, tmp_path):
+    entry = save_pretrained(
+        encoder,
+        tmp_path / "mine",
+        name="mine",
+        recipe="ten epochs",
+        training_data="shoes",
+        metrics={"kNN": 83.125},
+        metrics_source="this test",
+        licence="MIT",
+    )
+    assert sorted(p.name for p in (tmp_path / "mine").iterdir()) == [
+        "README.md",
+        "encoder.keras",
+        "pretrained.json",
+    ]
+    assert Entry.from_json((tmp_path / "mine" / "pretrained.json").read_text()) == entry
+    assert entry.sha256 == files.sha256(tmp_path / "mine" / "encoder.keras")
+    assert (entry.feature_size, entry.input_size, entry.channels) == (8, 32, 3)
+    assert entry.mean == (0.485, 0.456, 0.406)
+    assert entry.std == (0.229, 0.224, 0.225)
+    assert entry.parameters == sum(int(np.prod(w.shape)) for w in encoder.trainable_variables)
+    card = (tmp_path / "mine" / "README.md").read_text()
+    for text in (
+        "# mine",
+        "ten epochs",
+        "shoes",
+        "kNN: 83.12 %",
+        "this test",
+        "MIT",
+        entry.sha256,
+        "load_pretrained(",
+    ):
+        assert text in card
+    loaded = load_pretrained(tmp_path / "mine")
+    np.testing.assert_allclose(loaded(real_images[1]), encoder(real_images[1]), atol=1e-6)
+
+
+def test_the_card_says_what_is_not_known(encoder, tmp_path):
+    save_pretrained(encoder, tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert "- Recipe: not stated" in card
+    assert "Nothing yet." in card
+
+
+def test_bad_facts_are_refused_before_anything_is_written(encoder, tmp_path):
+    with pytest.raises(ValueError, match="colour is no field of a registry entry"):
+        save_pretrained(encoder, tmp_path / "a", colour=3)
+    with pytest.raises(ValueError, match=r"may not hold a path, found '\.\./b'"):
+        save_pretrained(encoder, tmp_path / "a", name="../b")
+    with pytest.raises(ValueError, match="no normalisation inside"):
+        save_pretrained(encoder.get_layer("tiny"), tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_packed_for_the_wheel(tmp_path, monkeypatch):
+    run, bundled = tmp_path / "run", tmp_path / "bundled"
+    run.mkdir()
+    encoder = with_preprocessing(
+        build_encoder("r18_1x", (None, None, 1), "small", width=0.0625), 0.286, 0.353
+    )
+    encoder.save(run / "encoder.keras")
+    config = {
+        "name": "fashion_small",
+        "epochs": 3,
+        "batch_size": 128,
+        "encoder": {"name": "r18_1x", "width": 0.0625},
+    }
+    rows = [
+        {"features": "pretrained", "knn": 0.8312, "linear": 0.8467},
+        {"features": "raw pixels", "knn": 0.8, "linear": 0.8},
+    ]
+    (run / "config.json").write_text(json.dumps(config))
+    (run / "summary.json").write_text(json.dumps({"seed": 0, "results": rows}))
+
+    entry = pack.pack(run, "r18_test", bundled)
+    assert entry.metrics == {"Fashion-MNIST knn": 83.12, "Fashion-MNIST linear": 84.67}
+    assert (entry.stem, entry.channels, entry.input_size, entry.width) == ("small", 1, None, 0.0625)
+    monkeypatch.setattr(registry, "BUNDLED", bundled)
+    assert registry.get("r18_test") == entry
+    images = np.random.default_rng(0).integers(0, 256, (2, 28, 28, 1), np.uint8)
+    np.testing.assert_allclose(load_pretrained("r18_test")(images), encoder(images), atol=1e-6)
+    untrained = load_pretrained("r18_test", weights="random")
+    assert untrained.count_params() == encoder.count_params()
+
+
+def test_an_unfinished_run_is_not_packed(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        pack.pack(tmp_path, "a", tmp_path / "bundled")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trained_model_is_saved_as_its_encoder(tmp_path):
+    import keras_sslhsic
+
+    network = build_encoder("r18_1x", (16, 16, 1), width=0.0625)
+    model = keras_sslhsic.SSLHSIC(network, 8, 4, views="byol")
+    save_pretrained(model, tmp_path)
+    images = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 1), np.uint8)
+    np.testing.assert_allclose(load_pretrained(tmp_path)(images), model(images), atol=1e-5)
+    assert isinstance(load_pretrained(tmp_path), keras.Model)

@@ -1,0 +1,169 @@
+import importlib.util
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_sslhsic.networks import with_preprocessing
+from keras_sslhsic.zoo.encoder import PretrainedEncoder
+from keras_sslhsic.zoo.export import export, export_litert, export_onnx, export_saved_model
+
+
+@pytest.fixture(scope="module")
+def saved_model(encoder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("export") / "model"
+    export_saved_model(encoder, path)
+    return path
+
+
+def test_signature_gives_the_same_features(encoder, real_images, saved_model):
+    served = tf.saved_model.load(str(saved_model)).signatures["serving_default"]
+    assert served.structured_input_signature[1]["image"] == tf.TensorSpec(
+        (None, None, None, 3), tf.uint8, "image"
+    )
+    for images in real_images:
+        features = served(image=tf.constant(images))["features"]
+        np.testing.assert_allclose(features, encoder(images), atol=1e-4)
+
+
+def test_encoded_files_of_any_size_in_one_batch(encoder, real_images, saved_model):
+    served = tf.saved_model.load(str(saved_model)).signatures["encoded"]
+    png = [tf.io.encode_png(images[0]) for images in real_images]
+    jpeg = tf.io.encode_jpeg(real_images[1][1], quality=95)
+    features = served(bytes=tf.stack([*png, jpeg]))["features"]
+    expected = [encoder(images[:1])[0] for images in real_images]
+    expected.append(encoder(tf.io.decode_jpeg(jpeg)[None])[0])
+    np.testing.assert_allclose(features, expected, atol=1e-4)
+
+
+LOAD_ALONE = """
+import sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("keras_sslhsic", "tensorflow_probability"):
+            raise ImportError(name + " is blocked")
+
+sys.meta_path.insert(0, Block())
+import numpy as np
+import tensorflow as tf
+
+model = tf.saved_model.load(sys.argv[1])
+data = np.load(sys.argv[2])
+for key in data.files:
+    if key.startswith("x"):
+        features = model.signatures["serving_default"](image=tf.constant(data[key]))["features"]
+        assert np.abs(features - data["y" + key[1:]]).max() < 1e-4
+images = tf.cast(data["x1"], tf.float32)
+first = None
+for _ in range(5):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model.train(images) - 1.0) ** 2)
+    for v, g in zip(model.trainable_variables, tape.gradient(loss, model.trainable_variables)):
+        v.assign_sub(0.01 * g)
+    first = loss if first is None else first
+assert loss < first, (loss, first)
+assert "keras_sslhsic" not in sys.modules
+print("served and fine-tuned", len(model.trainable_variables))
+"""
+
+
+def test_it_serves_and_fine_tunes_where_this_package_is_not(encoder, real_images, saved_model, tmp_path):
+    arrays = {f"x{i}": images for i, images in enumerate(real_images)}
+    arrays |= {f"y{i}": encoder(images) for i, images in enumerate(real_images)}
+    np.savez(tmp_path / "data.npz", **arrays)
+    (tmp_path / "load.py").write_text(LOAD_ALONE)
+    run = subprocess.run(
+        [sys.executable, tmp_path / "load.py", saved_model, tmp_path / "data.npz"],
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert f"served and fine-tuned {len(encoder.trainable_variables)}" in run.stdout
+    assert "custom gradients" not in run.stderr
+
+
+def test_a_frozen_encoder_is_exported_trainable_and_left_frozen(encoder, real_images, tmp_path):
+    flags = [layer.trainable for layer in encoder._flatten_layers()]
+    frozen = PretrainedEncoder(encoder.inputs[0], encoder.outputs[0])
+    frozen.trainable = False
+    try:
+        export_saved_model(frozen, tmp_path / "model")
+        assert frozen.trainable_variables == []
+        bn = next(layer for layer in frozen._flatten_layers() if layer.name == "stem_bn")
+        assert bn.synchronized and not bn.trainable
+    finally:
+        for layer, flag in zip(list(encoder._flatten_layers()), flags, strict=True):
+            layer.trainable = flag
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    assert len(loaded.trainable_variables) == len(encoder.trainable_variables)
+
+
+def test_an_earlier_export_is_replaced_and_other_things_are_not(encoder, saved_model, tmp_path):
+    export_saved_model(encoder, tmp_path / "model")
+    export_saved_model(encoder, tmp_path / "model")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("mine")
+    with pytest.raises(ValueError, match="taken by something that is no SavedModel"):
+        export_saved_model(encoder, tmp_path / "other")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "other"]
+
+
+def test_litert_gives_the_same_features(encoder, real_images, tmp_path):
+    export_litert(encoder, tmp_path / "model.tflite")
+    interpreter = tf.lite.Interpreter(str(tmp_path / "model.tflite"))
+    (given,), (returned,) = interpreter.get_input_details(), interpreter.get_output_details()
+    assert given["dtype"] == np.uint8
+    for images in real_images:
+        interpreter.resize_tensor_input(given["index"], images.shape)
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(given["index"], images)
+        interpreter.invoke()
+        np.testing.assert_allclose(interpreter.get_tensor(returned["index"]), encoder(images), atol=1e-4)
+
+
+def test_what_litert_cannot_express_is_an_error(encoder, tmp_path):
+    inner = encoder.get_layer("tiny")
+    antialiased = with_preprocessing(inner, 0.5, 0.25, size=32, antialias=True)
+    with pytest.raises(ValueError, match="LiteRT cannot express this encoder"):
+        export_litert(antialiased, tmp_path / "model.tflite")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tf2onnx") is None or importlib.util.find_spec("onnxruntime") is None,
+    reason="the onnx extra is not installed",
+)
+def test_onnx_gives_the_same_features(encoder, real_images, tmp_path):
+    import onnxruntime
+
+    export_onnx(encoder, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    assert [i.name for i in session.get_inputs()] == ["image"]
+    for images in real_images:
+        (features,) = session.run(["features"], {"image": images})
+        np.testing.assert_allclose(features, encoder(images), atol=1e-4)
+
+
+def test_onnx_without_tf2onnx_says_what_to_install(encoder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tf2onnx", None)
+    with pytest.raises(ImportError, match=r"pip install 'keras_sslhsic\[onnx\]'"):
+        export_onnx(encoder, tmp_path / "model.onnx")
+
+
+def test_export_goes_by_the_ending(encoder, tmp_path):
+    export(encoder, tmp_path / "model.tflite")
+    export(encoder, tmp_path / "served" / "1")
+    assert (tmp_path / "model.tflite").stat().st_size > 1000
+    assert (tmp_path / "served" / "1" / "saved_model.pb").exists()
+
+
+def test_only_encoders_of_images_are_exported(tmp_path):
+    dense = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    for function in (export_saved_model, export_litert):
+        with pytest.raises(ValueError, match="Expected an encoder from images"):
+            function(dense, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []

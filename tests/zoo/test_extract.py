@@ -1,0 +1,119 @@
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_sslhsic.networks import with_preprocessing
+from keras_sslhsic.zoo import extract as module
+from keras_sslhsic.zoo.extract import extract
+
+
+@pytest.fixture
+def folder(tmp_path, real_images):
+    """Seven images of three sizes in two folders, and a broken one."""
+    images = {"a/1.png": real_images[0][0], "a/2.png": real_images[1][0], "b/1.png": real_images[2][0]}
+    images |= {f"b/{i}.png": real_images[1][i] for i in range(3, 7)}
+    root = tmp_path / "images"
+    for name, pixels in images.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(root / name)
+    (root / "b" / "2.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"garbage" * 4)
+    return root, dict(sorted(images.items()))
+
+
+def expected(encoder, images):
+    return np.stack([np.asarray(encoder(pixels[None]))[0] for pixels in images.values()])
+
+
+def test_rows_are_keyed_by_file_and_broken_ones_listed(encoder, folder, tmp_path):
+    root, images = folder
+    result = extract(encoder, root, tmp_path / "out.npz", batch_size=3)
+    assert (result.rows, list(result.broken)) == (7, ["b/2.png"])
+    with np.load(tmp_path / "out.npz") as archive:
+        assert archive["files"].tolist() == list(images)
+        assert archive["features"].dtype == np.float32
+        np.testing.assert_allclose(archive["features"], expected(encoder, images), atol=1e-4)
+    assert (tmp_path / "out.npz.broken.txt").read_text().startswith("b/2.png\t")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out.npz", "out.npz.broken.txt"]
+
+
+def test_a_stopped_extraction_goes_on(encoder, folder, tmp_path, monkeypatch):
+    root, images = folder
+    monkeypatch.setattr(module, "PART", 3)
+    compute, calls = module._features, []
+
+    def stop_at_the_second(encoder, root, names, *rest):
+        calls.append(names)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return compute(encoder, root, names, *rest)
+
+    monkeypatch.setattr(module, "_features", stop_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        extract(encoder, root, tmp_path / "out.npz")
+    assert not (tmp_path / "out.npz").exists()
+    result = extract(encoder, root, tmp_path / "out.npz")
+    assert [len(names) for names in calls] == [3, 3, 3, 2]  # the first three are not computed again
+    assert calls[0] != calls[2]
+    with np.load(tmp_path / "out.npz") as archive:
+        np.testing.assert_allclose(archive["features"], expected(encoder, images), atol=1e-4)
+    assert list(result.broken) == ["b/2.png"]
+
+
+def test_new_images_are_added(encoder, folder, tmp_path, monkeypatch):
+    root, images = folder
+    extract(encoder, root, tmp_path / "out.npz")
+    Image.fromarray(images["a/1.png"]).save(root / "a" / "0.png")
+    compute, seen = module._features, []
+    monkeypatch.setattr(
+        module, "_features", lambda e, r, names, *rest: seen.extend(names) or compute(e, r, names, *rest)
+    )
+    assert extract(encoder, root, tmp_path / "out.npz").rows == 8
+    assert "a/0.png" in seen and "a/1.png" not in seen
+    with np.load(tmp_path / "out.npz") as archive:
+        assert archive["files"][0] == "a/0.png"
+        np.testing.assert_array_equal(archive["features"][0], archive["features"][1])
+
+
+def test_images_without_resizing_keep_their_size(encoder, folder, tmp_path):
+    root, images = folder
+    free = with_preprocessing(encoder.get_layer("tiny"), 0.5, 0.25)
+    extract(free, root, tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz") as archive:
+        np.testing.assert_allclose(archive["features"], expected(free, images), atol=1e-4)
+
+
+def test_grayscale_encoders_read_colour_files(folder, tmp_path):
+    root, _ = folder
+    mean = keras.Sequential([keras.Input((None, None, 1)), keras.layers.GlobalAveragePooling2D()])
+    extract(with_preprocessing(mean, 0.0, 1 / 255), root, tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz") as archive:
+        luma = [np.asarray(Image.open(root / name).convert("L")).mean() for name in archive["files"]]
+        np.testing.assert_allclose(archive["features"][:, 0], luma, rtol=1e-4)
+
+
+def test_parquet_holds_the_same(encoder, folder, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    root, images = folder
+    for _ in range(2):  # the second call finds everything done
+        extract(encoder, root, tmp_path / "out.parquet")
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert table["file"].to_pylist() == list(images)
+    np.testing.assert_allclose(np.stack(table["features"].to_pylist()), expected(encoder, images), atol=1e-4)
+
+
+def test_bad_input_is_named_and_nothing_written(encoder, folder, tmp_path):
+    root, _ = folder
+    with pytest.raises(ValueError, match=r"must end in \.npz or \.parquet, found 'out\.csv'"):
+        extract(encoder, root, tmp_path / "out.csv")
+    with pytest.raises(FileNotFoundError, match="missing"):
+        extract(encoder, tmp_path / "missing", tmp_path / "out.npz")
+    (tmp_path / "all_broken").mkdir()
+    (tmp_path / "all_broken" / "x.png").write_bytes(b"")
+    with pytest.raises(ValueError, match="None of the 1 images"):
+        extract(encoder, tmp_path / "all_broken", tmp_path / "new.npz")
+    assert not (tmp_path / "new.npz").exists()
+    extract(encoder, root, tmp_path / "out.npz")
+    other = with_preprocessing(encoder.get_layer("tiny"), 0.5, 0.25)
+    with pytest.raises(ValueError, match="written with another encoder"):
+        extract(other, root, tmp_path / "out.npz")
