@@ -74,15 +74,16 @@ def _one_view(image: tf.Tensor, policy: views.ViewPolicy, view: int) -> tf.Tenso
     return (image - tf.constant(policy.mean)) / tf.constant(policy.std)
 
 
-def images_per_second(step, batch: int, seconds: float) -> float:
-    """The rate of the fastest of the repetitions that fit in the given seconds; the first call compiles."""
+def seconds_per_image(step, batch: int, seconds: float) -> tuple[float, float]:
+    """Wall and processor time of the fastest of the calls that fit in the given seconds, after a first one."""
     step()
-    best, end = math.inf, time.perf_counter() + seconds
+    wall, processor, end = math.inf, math.inf, time.perf_counter() + seconds
     while time.perf_counter() < end:
-        start = time.perf_counter()
+        start = time.perf_counter(), time.process_time()
         step()
-        best = min(best, time.perf_counter() - start)
-    return batch / best
+        wall = min(wall, time.perf_counter() - start[0])
+        processor = min(processor, time.process_time() - start[1])
+    return wall / batch, processor / batch
 
 
 def compiled_size(function, *arguments) -> tuple[int, float]:
@@ -133,10 +134,14 @@ def main() -> None:
         "batched, XLA": lambda: compiled(images, seed)[0].numpy(),
         "tf.data, image by image": lambda: next(pipeline)[0].numpy(),
     }
-    rates = {name: images_per_second(step, flags.batch, flags.seconds) for name, step in rows.items()}
+    times = {name: seconds_per_image(step, flags.batch, flags.seconds) for name, step in rows.items()}
+    slowest = times["tf.data, image by image"]
     print(f"{policy.num_views} views of {flags.size} from {flags.source}, batch {flags.batch}")
-    for name, rate in rates.items():
-        print(f"{name:26s} {rate:9.1f} images/s {rate / rates['tf.data, image by image']:7.2f} x")
+    for name, (wall, processor) in times.items():
+        print(
+            f"{name:24s} {1 / wall:8.1f} images/s ({slowest[0] / wall:4.2f} x)"
+            f" {1e3 * processor:8.1f} ms of processor time an image ({slowest[1] / processor:4.2f} x)"
+        )
     kernels, moved = compiled_size(compiled, images, seed)
     print(f"XLA: {kernels} kernels, {moved / flags.batch / 1e6:.1f} MB accessed an image")
 
