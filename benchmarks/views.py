@@ -75,7 +75,7 @@ def _one_view(image: tf.Tensor, policy: views.ViewPolicy, view: int) -> tf.Tenso
 
 
 def seconds_per_image(step, batch: int, seconds: float) -> tuple[float, float]:
-    """Wall and processor time of the fastest of the calls that fit in the given seconds, after a first one."""
+    """Wall and processor time of the fastest of the calls that fit in the given seconds, after one."""
     step()
     wall, processor, end = math.inf, math.inf, time.perf_counter() + seconds
     while time.perf_counter() < end:
