@@ -191,8 +191,8 @@ class SSLHSICLoss(keras.losses.Loss):
         return ssl_hsic(z, kernel, self.gamma, labels=labels, ddof=self._ddof(), **self._zy_options())
 
     def _kernel(self, scale):
-        scale = tf.cast(tf.convert_to_tensor(self.kernel.scale if scale is None else scale), tf.float32)
-        return self.kernel.with_scale(tf.stop_gradient(scale))
+        kernel = self.kernel if scale is None else self.kernel.with_scale(scale)
+        return kernel.with_scale(tf.stop_gradient(kernel.scale_as(tf.float32)))
 
     def _zy_options(self):
         return {

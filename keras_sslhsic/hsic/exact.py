@@ -29,7 +29,7 @@ class ExactSums(NamedTuple):
 def exact_sums(z: tf.Tensor, labels: tf.Tensor | None, kernel: Any, block_rows: int | None) -> ExactSums:
     """Computes the sums for z [B, M, Q], or for z [n, Q] with labels [n]."""
     kernel = kernels.get(kernel)
-    kernel = kernel.with_scale(tf.stop_gradient(tf.cast(tf.convert_to_tensor(kernel.scale), z.dtype)))
+    kernel = kernel.with_scale(tf.stop_gradient(kernel.scale_as(z.dtype)))
     if labels is None:
         check_views(z)
         views = z.shape[1]

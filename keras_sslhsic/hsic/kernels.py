@@ -69,8 +69,11 @@ class Kernel(abc.ABC):
         """Builds the kernel that `get_config` describes."""
         return cls(**config)
 
-    def _scale(self, s: tf.Tensor) -> tf.Tensor:
-        return tf.cast(tf.convert_to_tensor(self.scale), s.dtype)
+    def scale_as(self, dtype: tf.DType) -> tf.Tensor:
+        """Returns the scale as a tensor of a dtype."""
+        if isinstance(self.scale, (int, float)):
+            return tf.constant(self.scale, dtype)
+        return tf.cast(tf.convert_to_tensor(self.scale), dtype)
 
 
 class Linear(Kernel):
@@ -80,20 +83,20 @@ class Linear(Kernel):
     """
 
     def value(self, s):
-        return 1.0 - 0.5 * s / self._scale(s) ** 2
+        return 1.0 - 0.5 * s / self.scale_as(s.dtype) ** 2
 
     def derivative(self, s):
-        return tf.zeros_like(s) - 0.5 / self._scale(s) ** 2
+        return tf.zeros_like(s) - 0.5 / self.scale_as(s.dtype) ** 2
 
 
 class Gaussian(Kernel):
     """The Gaussian kernel exp(-s / (2 sigma^2)), with scale sigma."""
 
     def value(self, s):
-        return tf.exp(-0.5 * s / self._scale(s) ** 2)
+        return tf.exp(-0.5 * s / self.scale_as(s.dtype) ** 2)
 
     def derivative(self, s):
-        return -0.5 / self._scale(s) ** 2 * self.value(s)
+        return -0.5 / self.scale_as(s.dtype) ** 2 * self.value(s)
 
     def frequencies(self, dim):
         return GaussianFrequencies(dim, self.scale)
@@ -103,11 +106,11 @@ class InverseMultiquadric(Kernel):
     """The inverse multiquadric kernel c / sqrt(c^2 + s), with scale c (Li et al. 2021, section 3.2)."""
 
     def value(self, s):
-        return tf.math.rsqrt(1.0 + s / self._scale(s) ** 2)
+        return tf.math.rsqrt(1.0 + s / self.scale_as(s.dtype) ** 2)
 
     def derivative(self, s):
         value = self.value(s)
-        return -0.5 / self._scale(s) ** 2 * value * value * value
+        return -0.5 / self.scale_as(s.dtype) ** 2 * value * value * value
 
     def frequencies(self, dim):
         return IMQFrequencies(dim, self.scale)
