@@ -22,7 +22,7 @@ def get_config() -> ConfigDict:
             "strategy": "auto",
             "precision": "float32",
             "steps_per_execution": 1,
-            "data": {"source": "bundled"},
+            "data": {"source": "bundled", "holdout": 0.0},
             "encoder": {"name": "r18_1x", "width": 0.25, "stem": "small", "input_shape": (None, None, 1)},
             "model": {
                 "projector_hidden": 512,

@@ -1,26 +1,31 @@
-"""The command line: keras-sslhsic pretrain | evaluate | extract | export | convert | inspect | models | report."""
+"""The command line: keras-sslhsic pretrain | evaluate | report | extract | export | convert | inspect | models."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from keras_sslhsic.version import __version__
 
 # TensorFlow takes seconds to import, so each command imports what it needs, and --help needs nothing.
 
+PROTOCOLS = ("knn", "linear", "linear_features", "logistic", "finetune", "transfer", "all")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status: 0, or 2 for input that cannot be used."""
+    """Runs a command; returns the exit status: 0, 2 for input that cannot be used, 130 for Ctrl-C."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     options.overrides = [_override(parser, argument, options) for argument in rest]
     try:
         options.run(options)
-    except (ValueError, FileNotFoundError, FloatingPointError, RuntimeError) as error:
-        print(f"keras-sslhsic: {error}", file=sys.stderr)
+    except (ValueError, OSError, ImportError, FloatingPointError, RuntimeError) as error:
+        print(f"keras-sslhsic {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nStopped. Finished epochs are saved; add --resume to go on.", file=sys.stderr)
+        print("\nStopped.", file=sys.stderr)
         return 130
     return 0
 
@@ -31,26 +36,80 @@ def _parser() -> argparse.ArgumentParser:
         description="Self-supervised learning with kernel dependence maximisation (SSL-HSIC), for Keras.",
     )
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 
     pretrain = _command(commands, "pretrain", _pretrain, "train an encoder without labels")
     pretrain.add_argument("--config", required=True, help="a Python file with get_config(), such as configs/fashion_small.py")
     pretrain.add_argument("--config.FIELD", metavar="VALUE", help="change a field of the config, e.g. --config.epochs=5")
     pretrain.add_argument("--workdir", required=True, help="the run folder; made if it is missing")
     pretrain.add_argument("--resume", action="store_true", help="go on with the run that the folder holds")
+
+    evaluate = _command(commands, "evaluate", _evaluate, "measure what an encoder has learnt")
+    evaluate.add_argument(
+        "protocol", nargs="?", choices=PROTOCOLS,
+        help="one protocol; `all`: every protocol on the bundled images; none, with --run: kNN and linear on the run's data",
+    )  # fmt: skip
+    evaluate.add_argument("--run", dest="run_folder", help="a run folder: its encoder, and its data unless --data is given")
+    evaluate.add_argument("--encoder", help="a name of the zoo, a .keras file, or a folder of save_pretrained")
+    evaluate.add_argument(
+        "--data", default="bundled",
+        help="`bundled`; a folder with the sub-folders train and test, a folder a class in each; "
+        "or a data set of TensorFlow Datasets (transfer: one of its twelve sets); default: bundled",
+    )  # fmt: skip
+    evaluate.add_argument("--data-dir", help="where TensorFlow Datasets keeps its files")
+    evaluate.add_argument("--train-split", default="train", help="of a TensorFlow data set (default: train)")
+    evaluate.add_argument("--test-split", default="test", help="of a TensorFlow data set (default: test)")
+    evaluate.add_argument("--image-size", type=int, default=224, help="side of the images of folders and TFDS (default: 224)")
+    evaluate.add_argument("--batch-size", type=int, default=64, help="images a step (default: 64)")
+    evaluate.add_argument("--k", type=int, help="neighbours (knn)")
+    evaluate.add_argument("--temperature", type=float, help="of the neighbours' votes (knn)")
+    evaluate.add_argument("--fraction", type=float, help="share of the labels (finetune)")
+    evaluate.add_argument("--num-classes", type=int, help="classes of a folder or TFDS set (linear, finetune)")
+    evaluate.add_argument("--seed", type=int, default=0, help="of whatever the protocol draws (default: 0)")
+    evaluate.add_argument("--out", help="file of JSON lines to add the result to (default: results.jsonl of the run, or here)")
+
+    report = _command(commands, "report", _report, "gather the results below a folder in one table and one chart")
+    report.add_argument("path", help="a folder with results.jsonl anywhere below, or one such file")
+    report.add_argument("--out", help="where report.md and report.png go (default: that folder)")
+
+    extract = _command(commands, "extract", _extract, "compute the features of every image under a folder")
+    extract.add_argument("--model", required=True, help="a name of the zoo, a .keras file, a run folder, ...")
+    extract.add_argument("--data", required=True, help="a folder of images, at any depth")
+    extract.add_argument("--out", required=True, help="NAME.npz or NAME.parquet; stopped, the same command goes on")
+    extract.add_argument("--batch-size", type=int, default=64, help="images a step (default: 64)")
+
+    export = _command(commands, "export", _export, "write an encoder as a SavedModel, .tflite or .onnx")
+    export.add_argument("--model", required=True, help="a name of the zoo, a .keras file, a run folder, ...")
+    export.add_argument("--out", required=True, help="NAME.tflite, NAME.onnx, or a folder for a SavedModel")
+
+    convert = _command(commands, "convert", _convert, "turn an official checkpoint into Keras weights")
+    convert.add_argument("source", help="checkpoint.npy of SSL-HSIC, or a .pkl of BYOL")
+    convert.add_argument("--to", required=True, help="NAME.weights.h5, or NAME.keras with the preprocessing inside")
+    convert.add_argument("--heads", action="store_true", help="keep projector, predictor and classifier (NAME.keras)")
+    convert.add_argument("--expect", help="fail unless it is this architecture, e.g. r50_1x")
+
+    inspect = _command(commands, "inspect", _inspect, "look over a folder of images: counts, sizes, classes, broken files")
+    inspect.add_argument("path", help="a folder of images")
+    inspect.add_argument("--channels", type=int, choices=(1, 3, 4), default=3, help="for mean and std (default: 3)")
+    inspect.add_argument("--sheet", default="contact_sheet.png", help="picture of some images (default: contact_sheet.png)")
+    inspect.add_argument("--json", help="write the report there as JSON too")
+
+    _command(commands, "models", _models, "list the pretrained encoders")
     return parser
 
 
-def _command(commands, name, run, summary, **keywords):
-    parser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".", **keywords)
+def _command(commands, name, run, summary):
+    parser = commands.add_parser(
+        name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False
+    )
     parser.set_defaults(run=run)
     return parser
 
 
 def _override(parser, argument, options):
     """`epochs=5` of `--config.epochs=5`."""
-    if not hasattr(options, "config") or not argument.startswith("--config.") or "=" not in argument:
-        parser.error(f"unrecognized argument: {argument} (a field of the config is changed with --config.field=value)")
+    if options.command != "pretrain" or not argument.startswith("--config.") or "=" not in argument:
+        parser.error(f"unrecognized argument: {argument} (fields of a config are changed with --config.FIELD=VALUE)")
     return argument.removeprefix("--config.")
 
 
@@ -58,10 +117,128 @@ def _pretrain(options):
     from keras_sslhsic import config, experiment
 
     settings = config.load(options.config, options.overrides)
-    summary = experiment.pretrain(settings, options.workdir, options.resume)
+    try:
+        summary = experiment.pretrain(settings, options.workdir, options.resume)
+    except KeyboardInterrupt:
+        print("\nFinished epochs are saved; the same command with --resume goes on.", file=sys.stderr)
+        raise
     if summary["results"]:
         print(experiment.format_table(summary["results"]))
-    print(f"The run is in {options.workdir}: curves.png, views.png, features.png, encoder.keras, summary.json.")
+    print(f"The run is in {options.workdir}: summary.json, curves.png, views.png, features.png, encoder.keras ...")
+
+
+def _evaluate(options):
+    from keras_sslhsic import evaluation, experiment
+    from keras_sslhsic.evaluation import results
+
+    if (options.run_folder is None) == (options.encoder is None):
+        raise ValueError("Give either --run with a run folder, or --encoder with an encoder.")
+    name = options.run_folder or options.encoder
+    out = options.out or Path(options.run_folder or ".") / "results.jsonl"
+    if options.protocol is None:
+        if options.run_folder is None:
+            raise ValueError(f"Give a protocol with --encoder: one of {', '.join(PROTOCOLS)}.")
+        print(experiment.format_table(experiment.evaluate_run(options.run_folder)))
+        return
+    encoder = _load(name)
+    if options.protocol == "all":
+        untrained = experiment.untrained_encoder(options.run_folder) if options.run_folder else None
+        for record in evaluation.benchmark_bundled(encoder, untrained, seed=options.seed):
+            results.append(out, record)
+            print(f"{record['encoder']:12} {record['protocol']:16} {100 * record['value']:5.1f} %", flush=True)
+        return
+    if options.protocol == "transfer":
+        result = evaluation.transfer(
+            encoder, options.data, data_dir=options.data_dir, size=options.image_size,
+            batch_size=options.batch_size, seed=options.seed, verbose=True,
+        )  # fmt: skip
+    else:
+        given = {key: getattr(options, key) for key in ("k", "temperature", "fraction", "num_classes")}
+        arguments = {key: value for key, value in given.items() if value is not None}
+        if options.protocol != "knn":
+            arguments["seed"] = options.seed
+        result = evaluation.evaluate(options.protocol, encoder, *_splits(options), verbose=True, **arguments)
+    results.append(out, result.record(encoder=name, encoder_hash=evaluation.encoder_hash(encoder), data=options.data))
+    low, high = result.interval
+    print(f"{options.protocol} on {options.data}: {result.metric} {100 * result.value:.1f} % (95 %: {100 * low:.1f} to {100 * high:.1f})")
+    print(f"Added to {out}.")
+
+
+def _splits(options):
+    """(train, test) of --data."""
+    from keras_sslhsic import data
+
+    if options.data == "bundled":
+        return data.bundled.load()
+    shared = {
+        "batch_size": options.batch_size, "image_size": options.image_size, "shuffle": False, "drop_remainder": False, "epochs": 1,
+    }  # fmt: skip
+    folder = Path(options.data)
+    if folder.is_dir():
+        missing = [name for name in ("train", "test") if not (folder / name).is_dir()]
+        if missing:
+            raise ValueError(f"{folder} needs the sub-folders train and test with a folder a class in each; missing: {', '.join(missing)}.")
+        return tuple(data.from_folder(folder / name, labels=True, **shared) for name in ("train", "test"))
+    return tuple(
+        data.from_tfds(options.data, split, data_dir=options.data_dir, **shared)
+        for split in (options.train_split, options.test_split)
+    )
+
+
+def _report(options):
+    from keras_sslhsic import evaluation
+
+    print(evaluation.report(options.path, options.out))
+
+
+def _extract(options):
+    from keras_sslhsic.zoo.extract import extract
+
+    extracted = extract(options.model, options.data, options.out, options.batch_size)
+    print(f"{extracted.rows} rows in {extracted.out}.")
+    if extracted.broken:
+        print(f"{len(extracted.broken)} images could not be read; {options.out}.broken.txt names them.")
+
+
+def _export(options):
+    from keras_sslhsic.zoo.export import export
+
+    export(_load(options.model), options.out)
+    print(f"Wrote {options.out}.")
+
+
+def _convert(options):
+    from keras_sslhsic.zoo.convert import convert
+
+    noted = convert(options.source, options.to, heads=options.heads, expect=options.expect)
+    for key, value in noted.items():
+        print(f"{key}: {value}")
+    print(f"Wrote {options.to}.")
+
+
+def _inspect(options):
+    import json
+
+    from keras_sslhsic.data import inspect_folder
+
+    report = inspect_folder(options.path, channels=options.channels)
+    print(report)
+    report.save_contact_sheet(options.sheet)
+    print(f"A contact sheet is in {options.sheet}.")
+    if options.json:
+        Path(options.json).write_text(json.dumps(report.to_dict(), indent=2) + "\n")
+
+
+def _models(options):
+    from keras_sslhsic.zoo import registry
+
+    print(registry.format_table())
+
+
+def _load(name):
+    from keras_sslhsic.zoo import load_pretrained
+
+    return load_pretrained(name)
 
 
 if __name__ == "__main__":

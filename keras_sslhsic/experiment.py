@@ -175,6 +175,28 @@ def compare(encoder: keras.Model, untrained: keras.Model, data: Source) -> list[
     return rows
 
 
+def untrained_encoder(workdir: str | os.PathLike) -> keras.Model:
+    """The encoder that a run started from, normalisation inside."""
+    config = load_config(workdir)
+    model = build_model(config, source(config))
+    return serving_encoder(model, model.encoder)
+
+
+def evaluate_run(workdir: str | os.PathLike) -> list[dict[str, Any]]:
+    """The table of a finished run, computed again; see `compare`.
+
+    Raises:
+        ValueError: if the folder holds no finished run, or its data have no labelled arrays.
+    """
+    workdir = Path(workdir)
+    data = source(load_config(workdir))
+    if data.labelled_arrays is None:
+        raise ValueError(f"The data of {workdir} are not labelled arrays: name a protocol and --data.")
+    if not (workdir / ENCODER).exists():
+        raise ValueError(f"The run in {workdir} is not finished: it has no {ENCODER}. Go on with it by --resume.")
+    return compare(keras.models.load_model(workdir / ENCODER, compile=False), untrained_encoder(workdir), data)
+
+
 def format_table(rows: Sequence[dict[str, Any]]) -> str:
     """The table of `compare` as text, accuracies in per cent."""
     names = list(rows[0])

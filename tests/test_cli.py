@@ -1,0 +1,106 @@
+"""The command line and a whole experiment, small."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from keras_sslhsic import cli
+
+CONFIG = str(Path(__file__).parents[1] / "configs" / "fashion_small.py")
+SMALL = [
+    "--config.data.holdout=0.95",
+    "--config.encoder.width=0.05",
+    "--config.views.size=12",
+    "--config.batch_size=100",
+    "--config.model.projector_hidden=16",
+    "--config.model.projection_dim=8",
+    "--config.loss.num_features=16",
+]  # fmt: skip
+
+
+def test_help_says_what_every_command_does(capsys):
+    for arguments in ([], *([command] for command in ("pretrain", "evaluate", "report", "extract", "export", "convert"))):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([*arguments, "--help"])
+        assert stopped.value.code == 0
+    assert "one protocol" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.epoch=5"], "no field 'epoch'. The nearest ones: epochs"),
+        (["pretrain", "--config", "none.py", "--workdir", "x"], "There is no config file none.py"),
+        (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=20000"], "10000 examples, fewer than one batch of 20000"),
+        (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.data.source=web"], "Unknown data source 'web'"),
+        (["evaluate"], "Give either --run"),
+        (["evaluate", "--run", "nowhere"], "nowhere holds no run"),
+        (["evaluate", "knn", "--encoder", "r51_1x"], "r50_1x"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_said_in_one_line_and_nothing_is_written(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    assert message in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
+def test_unknown_arguments_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["models", "--fast"])
+    assert "unrecognized argument: --fast" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("x")
+    assert cli.main(["pretrain", "--config", CONFIG, "--workdir", str(tmp_path)]) == 2
+    assert "is not empty and holds no run" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+@pytest.mark.slow
+def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
+    run = tmp_path / "run"
+    pretrain = ["pretrain", "--config", CONFIG, *SMALL, "--config.epochs=3", "--workdir", str(run)]
+    process = subprocess.Popen([sys.executable, "-m", "keras_sslhsic.cli", *pretrain], stderr=subprocess.DEVNULL)
+    while not (run / "checkpoints" / "checkpoint-000001.npz").exists():
+        assert process.poll() is None, "the run ended before its first checkpoint"
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (run / "summary.json").exists()
+
+    assert cli.main(pretrain) == 2
+    assert "Add --resume" in capsys.readouterr().err
+    assert cli.main([*pretrain, "--config.seed=7", "--resume"]) == 2
+    assert "holds a run of another config; they differ in seed (0 there, 7 now)" in capsys.readouterr().err
+    assert cli.main([*pretrain, "--resume"]) == 0
+    table = capsys.readouterr().out
+
+    expected = {
+        "config.json", "summary.json", "history.csv", "encoder.keras", "model.keras", "encoder.weights.h5", "curves.png",
+        "views.png", "features.png", "checkpoints", "logs",
+    }  # fmt: skip
+    assert expected <= set(os.listdir(run))
+    history = (run / "history.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in history] == ["epoch", "0", "1", "2"]
+    summary = json.loads((run / "summary.json").read_text())
+    assert [row["features"] for row in summary["results"]] == ["pretrained", "untrained", "raw pixels"]
+    assert all(0.1 < row[key] < 1 for row in summary["results"] for key in ("knn", "linear"))
+
+    encoder = keras.models.load_model(run / "encoder.keras")
+    assert encoder(np.zeros((2, 28, 28, 1), "uint8")).shape == (2, 26)
+    assert cli.main(["evaluate", "--run", str(run)]) == 0
+    again = capsys.readouterr().out
+    assert all(line in again for line in table.splitlines()[:5])
+    assert cli.main(["evaluate", "knn", "--run", str(run), "--k", "5"]) == 0
+    record = json.loads((run / "results.jsonl").read_text())
+    assert (record["protocol"], record["k"], record["num_test"]) == ("knn", 5, 2000)

@@ -1,0 +1,58 @@
+"""Experiment configs: files, overrides, errors."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from keras_sslhsic import config
+
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_loads_and_says_what_it_is(path):
+    settings = config.load(path)
+    assert settings.name == path.stem
+    assert json.loads(json.dumps(settings.to_dict()))["name"] == path.stem
+    assert "keras-sslhsic pretrain --config configs/" in path.read_text()
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "small.py"
+    path.write_text(
+        "from ml_collections import ConfigDict\n"
+        "def get_config():\n"
+        "    return ConfigDict({'epochs': 3, 'name': 'a', 'rate': 0.5, 'views': {'size': 8, 'area': (0.2, 1.0)}})\n"
+    )
+    return path
+
+
+def test_overrides(file):
+    settings = config.load(file, ["epochs=5", "name=b", "rate=1", "views.size=16", "views.area=(0.5,1.0)"])
+    assert (settings.epochs, settings.name, settings.rate) == (5, "b", 1.0)
+    assert settings.views.to_dict() == {"size": 16, "area": (0.5, 1.0)}
+
+
+@pytest.mark.parametrize(
+    "override, message",
+    [
+        ("epoch=5", r"no field 'epoch'. The nearest ones: epochs"),
+        ("views.sise=5", r"no field 'views.sise'. The nearest ones: views.size"),
+        ("views=5", r"no field 'views'"),
+        ("epochs=many", r"epochs is int \(3\); 'many' is str"),
+        ("epochs", r"An override is field=value, got 'epochs'"),
+    ],
+)
+def test_bad_overrides(file, override, message):
+    with pytest.raises(ValueError, match=message):
+        config.load(file, [override])
+
+
+def test_bad_files(tmp_path):
+    with pytest.raises(ValueError, match="There is no config file"):
+        config.load(tmp_path / "none.py")
+    (tmp_path / "empty.py").write_text("")
+    with pytest.raises(ValueError, match=r"defines no get_config\(\)"):
+        config.load(tmp_path / "empty.py")
