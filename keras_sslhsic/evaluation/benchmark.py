@@ -19,8 +19,8 @@ DATA = "fashion_mnist_subset"
 # Share of the labels -> training that fits the images and the table's ten minutes.
 RECIPES: Mapping[float, FinetuneRecipe] = {
     0.01: FinetuneRecipe(100, 32, head_learning_rate=0.1, encoder_learning_rate=0.01, crop_area=(0.6, 1.0)),
-    0.1: FinetuneRecipe(300, 64, head_learning_rate=0.1, encoder_learning_rate=0.03, crop_area=(0.6, 1.0)),
-    1.0: FinetuneRecipe(625, 128, head_learning_rate=0.1, encoder_learning_rate=0.1, crop_area=(0.6, 1.0)),
+    0.1: FinetuneRecipe(200, 64, head_learning_rate=0.1, encoder_learning_rate=0.03, crop_area=(0.6, 1.0)),
+    1.0: FinetuneRecipe(313, 128, head_learning_rate=0.1, encoder_learning_rate=0.1, crop_area=(0.6, 1.0)),
 }
 
 # Features are standardised for the logistic regression, which narrows the range of useful penalties.
