@@ -34,6 +34,7 @@ setup(
         "matplotlib>=3.8",
         "tensorboard>=2.20,<2.21",
         "pillow>=10.3",
+        "threadpoolctl>=3.5",
         "tqdm>=4.66",
     ],
     extras_require={

@@ -15,6 +15,7 @@ if _keras.backend.backend() != "tensorflow":
 
 from keras_sslhsic import callbacks as callbacks
 from keras_sslhsic import data as data
+from keras_sslhsic import evaluation as evaluation
 from keras_sslhsic import hsic as hsic
 from keras_sslhsic import losses as losses
 from keras_sslhsic import views as views
@@ -23,3 +24,7 @@ from keras_sslhsic.training.lars import LARS as LARS
 from keras_sslhsic.training.model import SSLHSIC as SSLHSIC
 from keras_sslhsic.training.strategy import strategy as strategy
 from keras_sslhsic.version import __version__ as __version__
+from keras_sslhsic.zoo import export_saved_model as export_saved_model
+from keras_sslhsic.zoo import list_pretrained as list_pretrained
+from keras_sslhsic.zoo import load_pretrained as load_pretrained
+from keras_sslhsic.zoo import save_pretrained as save_pretrained

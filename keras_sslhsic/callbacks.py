@@ -4,3 +4,5 @@ from keras_sslhsic.training.callbacks import StopOnFault as StopOnFault
 from keras_sslhsic.training.callbacks import TargetEMA as TargetEMA
 from keras_sslhsic.training.callbacks import WeightEMA as WeightEMA
 from keras_sslhsic.training.checkpoint import Checkpoint as Checkpoint
+from keras_sslhsic.training.probes import KNNProbe as KNNProbe
+from keras_sslhsic.training.probes import LinearProbe as LinearProbe

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from keras_sslhsic.data import bundled
 from keras_sslhsic.data.arrays import from_arrays
 from keras_sslhsic.data.folder import from_folder
-from keras_sslhsic.evaluation.subsets import stratified_split
+from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.data.tfds import from_tfds
 
 Labelled = tuple[np.ndarray, np.ndarray]
@@ -73,4 +73,6 @@ def _bundled(order, holdout=0.0):
     def batches(epoch):
         return from_arrays(*train, **order, start=(epoch, 0))
 
-    return Source(batches, batches(0).steps_per_epoch, lambda n: train[0][:n], (train, test), bundled.CLASS_NAMES)
+    return Source(
+        batches, batches(0).steps_per_epoch, lambda n: train[0][:n], (train, test), bundled.CLASS_NAMES
+    )

@@ -18,7 +18,7 @@ from keras_sslhsic.evaluation.features import (
 )
 from keras_sslhsic.evaluation.results import Result, wilson_interval
 from keras_sslhsic.evaluation.streams import Labelled, arrays, features_and_labels, stream
-from keras_sslhsic.evaluation.subsets import stratified_split
+from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.evaluation.sweep import Candidate, Recipe, WideClassifier, grid, schedule
 
 # Features are standardised, so one grid serves every encoder.
