@@ -116,8 +116,18 @@ def map_python(
     types = [tf.uint8] * len(decoding.names) + ([tf.int64] if labels else [])
     shapes = [(size, *decoding.shape)] * len(decoding.names) + ([(size,)] if labels else [])
 
+    def quiet_at_exit(*members: np.ndarray) -> list[Any]:
+        try:
+            return function(*members)
+        except RuntimeError as error:
+            # The interpreter ends while batches are prefetched: no thread will decode, and nobody will look.
+            if "cannot schedule new futures" not in str(error):
+                raise
+            blanks = [[side or 0 for side in shape] for shape in shapes]
+            return [np.zeros(blank, kind.as_numpy_dtype) for blank, kind in zip(blanks, types, strict=True)]
+
     def call(*members: tf.Tensor) -> dict[str, tf.Tensor]:
-        columns = tf.numpy_function(function, members, types, stateful=False)
+        columns = tf.numpy_function(quiet_at_exit, members, types, stateful=False)
         for column, shape in zip(columns, shapes, strict=True):
             column.set_shape(shape)
         return dict(zip(names, columns, strict=True))
