@@ -1,0 +1,157 @@
+"""The whole training step on a GPU machine that has JAX and no TensorFlow.
+
+    python benchmarks/gpu_step.py lower --model r50 --batch 256 --parts --to build/gpu     (TensorFlow, any machine)
+    python benchmarks/gpu_step.py run --platform cuda build/gpu/r50_256*.json              (jax and numpy alone)
+
+`lower` writes the step's HLO and the shapes of its arguments; with --parts also the step without its views, loss,
+optimizer, averages and target; with --expect also random inputs and what TensorFlow makes of them. `run` makes the
+weights, checks that everything stays finite (and, with --expect, equal), and times the step with its state kept
+on the device and written over. Both print one JSON line a program.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+def lower(arguments: argparse.Namespace) -> None:
+    """Lowers the step, and the steps without one of the parts."""
+    import lowering
+    import variants
+
+    for without in (None, *(variants.PARTS if arguments.parts else ())):
+        _, step, batch = variants.build(arguments.model, arguments.batch, without, arguments.precision)
+        pure = lowering.functionalize(step, batch)
+        name = f"{arguments.model}_{arguments.batch}" + (f"_no_{without}" if without else "")
+        path = arguments.to / name
+        program = lowering.lower(pure, arguments.platform)
+        facts = {"model": arguments.model, "images": arguments.batch, "without": without}
+        lowering.save(pure, program, path, precision=arguments.precision, **facts)
+        if arguments.expect:
+            images = list(variants.random_batch(batch).values())
+            inputs = [*(x.numpy() for x in images), *(v.numpy() for v in pure.variables)]
+            named = {f"in{i}": x for i, x in enumerate(inputs)}
+            named |= {f"out{i}": x for i, x in enumerate(lowering.run(pure, images))}
+            np.savez_compressed(path.with_name(name + ".npz"), **named)
+        print(json.dumps({"program": str(path), "bytes": len(program)}), flush=True)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Compiles, checks and times each program."""
+    import jax
+
+    jax.config.update("jax_platforms", arguments.platform)
+    jax.config.update("jax_enable_x64", True)  # the step counters are int64
+    import hlo
+
+    device = jax.devices()[0]
+    whole = None
+    for path in sorted((p.with_suffix("") for p in arguments.programs), key=lambda p: len(p.name)):
+        program, description = hlo.load(path)
+        fed = sum(a["kind"] == "batch" for a in description["arguments"])
+        outputs = len(description["outputs"])
+        started = time.monotonic()
+        executable = hlo.compile_step(program, fed, outputs, [device])
+        row = {"program": path.name, "device": device.device_kind, "compile_s": time.monotonic() - started}
+        expected = path.with_name(path.name + ".npz")
+        if expected.exists():
+            row["worst_difference"] = _compare(executable, np.load(expected), description, device)
+        seconds, row["outputs"] = _time(executable, description, device, arguments.steps)
+        cost = hlo.cost(executable)
+        if description["without"] is None:
+            whole = seconds
+        row |= {
+            "ms": 1e3 * seconds,
+            "images_per_s": description["images"] / seconds,
+            "tflop_per_s": cost["flops"] / seconds / 1e12,
+            "gflop_per_image": cost["flops"] / description["images"] / 1e9,
+            "gb_moved": cost["bytes"] / 1e9,
+            "memory_gb": hlo.memory(executable)["total"] / 1e9,
+        }
+        if description["without"] and whole:
+            row[f"share_of_{description['without']}"] = 1 - seconds / whole
+        print(json.dumps(row), flush=True)
+
+
+def _execute(executable, state):
+    results = executable.execute_sharded(state).disassemble_into_single_device_arrays()
+    return [result[0] for result in results]
+
+
+def _time(executable, description, device, steps):
+    """(median seconds of a step, outputs of the last one); raises if anything is not finite."""
+    import jax
+
+    generator = np.random.default_rng(0)
+    values = [jax.device_put(_value(a, generator), device) for a in description["arguments"]]
+    fed = sum(a["kind"] == "batch" for a in description["arguments"])
+    batch, state, seconds = values[:fed], values[fed:], []
+    for _ in range(steps + 2):
+        started = time.perf_counter()
+        results = _execute(executable, [*batch, *state])
+        jax.block_until_ready(results)
+        seconds.append(time.perf_counter() - started)
+        outputs, state = results[: len(description["outputs"])], results[len(description["outputs"]) :]
+    if not all(np.isfinite(np.asarray(x).astype(np.float64)).all() for x in results):
+        raise SystemExit("A result is not finite.")
+    return statistics.median(seconds[2:]), {
+        name: round(float(x), 5) for name, x in zip(description["outputs"], outputs, strict=True)
+    }
+
+
+def _value(argument, generator):
+    shape, dtype = argument["shape"], argument["dtype"]
+    if argument["kind"] == "batch":
+        return generator.integers(0, 10 if argument["name"] == "label" else 256, shape).astype(dtype)
+    mean, stddev = argument["mean"], argument["stddev"]
+    if not stddev:
+        return np.full(shape, mean, dtype)
+    return (mean + stddev * generator.standard_normal(shape, np.float32)).astype(dtype)
+
+
+def _compare(executable, values, description, device):
+    """The result that is farthest from TensorFlow's: its name, and the distance relative to its largest value."""
+    import jax
+
+    inputs = [jax.device_put(values[f"in{i}"], device) for i in range(len(description["arguments"]))]
+    names = description["outputs"] + [
+        a["name"] for a in description["arguments"] if a["kind"] == "variable"
+    ]
+    worst = ("", 0.0)
+    for i, (name, result) in enumerate(zip(names, _execute(executable, inputs), strict=True)):
+        wanted = values[f"out{i}"].astype(np.float64)
+        distance = np.abs(np.asarray(result).astype(np.float64) - wanted).max() / max(np.abs(wanted).max(), 1e-6)
+        worst = max(worst, (name, float(distance)), key=lambda pair: pair[1])
+    return {"result": worst[0], "relative": worst[1]}
+
+
+def main() -> None:
+    """Reads the command line."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("lower", help="with TensorFlow: write the programs")
+    command.add_argument("--model", default="r50", help="tiny, small or r50")
+    command.add_argument("--batch", type=int, default=256)
+    command.add_argument("--precision", default="mixed_bfloat16")
+    command.add_argument("--platform", default="CPU", help="whose kernels; GPU needs TensorFlow with CUDA built in")
+    command.add_argument("--parts", action="store_true", help="also without each part")
+    command.add_argument("--expect", action="store_true", help="also inputs and TensorFlow's results, to compare")
+    command.add_argument("--to", type=Path, default=Path("build/gpu"))
+    command.set_defaults(run=lower)
+    command = commands.add_parser("run", help="with JAX: compile, check and time them")
+    command.add_argument("programs", nargs="+", type=Path, help="the .json files")
+    command.add_argument("--platform", default="cuda", help="cuda or cpu")
+    command.add_argument("--steps", type=int, default=20)
+    command.set_defaults(run=run)
+    arguments = parser.parse_args()
+    arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    main()

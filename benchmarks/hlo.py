@@ -1,0 +1,99 @@
+"""Compiling a lowered step with JAX's compilers, on a machine that need not have TensorFlow."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import compiler
+from jax._src.interpreters import mlir
+from jax._src.lib import _jax
+from jax._src.lib import xla_client
+from jax._src.lib.mlir import ir
+
+
+def load(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """Reads what `lowering.save` wrote: (serialised HLO, its description)."""
+    hlo = gzip.decompress(path.with_name(path.name + ".hlo.gz").read_bytes())
+    return hlo, json.loads(path.with_name(path.name + ".json").read_text())
+
+
+def compile_step(hlo: bytes, arguments: int, outputs: int, devices: list, attached: bool = True) -> Any:
+    """Compiles a lowered step, one copy of it on every device.
+
+    The new value of a variable is written over the old one: those arguments are donated.
+
+    Args:
+        hlo: serialised HLO module.
+        arguments: how many arguments the batch is; the variables follow.
+        outputs: how many results come before the variables' new values.
+        devices: JAX devices, or those of a topology.
+        attached: whether the devices are there; if not, the executable tells its cost, and cannot run.
+
+    Returns:
+        XLA's executable.
+    """
+    client = devices[0].client
+    assignment = np.array([[device.id] for device in devices])
+    options = compiler.get_compile_options(
+        num_replicas=len(devices), num_partitions=1, device_assignment=assignment
+    )
+    with mlir.make_ir_context():
+        module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(hlo))
+        _drop_copies(module)
+        _donate(module, arguments, outputs)
+        compile_module = client.compile_and_load if attached else client.compile
+        where = xla_client.DeviceList(tuple(devices))
+        try:
+            return compile_module(module, executable_devices=where, compile_options=options)
+        except TypeError:  # JAX 0.6 takes bytecode
+            bytecode = mlir.module_to_bytecode(module)
+            return compile_module(bytecode, executable_devices=where, compile_options=options)
+
+
+def _drop_copies(module) -> None:
+    """Replaces TensorFlow's mhlo.copy, which is the identity, and which PJRT's portable programs do not have."""
+    copies = []
+
+    def visit(op):
+        if op.operation.name == "mhlo.copy":
+            copies.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for copy in copies:
+        copy.results[0].replace_all_uses_with(copy.operands[0])
+        copy.erase()
+
+
+def _donate(module, arguments, outputs) -> None:
+    main = next(op for op in module.body.operations if op.attributes["sym_name"].value == "main")
+    count = len(main.type.inputs)
+    attributes = list(main.arg_attrs) if "arg_attrs" in main.attributes else [ir.DictAttr.get({})] * count
+    integer = ir.IntegerType.get_signless(32)
+    for index in range(arguments, count):
+        alias = ir.IntegerAttr.get(integer, outputs + index - arguments)
+        named = {pair.name: pair.attr for pair in attributes[index]}
+        attributes[index] = ir.DictAttr.get({**named, "tf.aliasing_output": alias})
+    main.arg_attrs = ir.ArrayAttr.get(attributes)
+
+
+def cost(executable: Any) -> dict[str, float]:
+    """Floating point operations and bytes read and written of one run on one device, as the compiler counts."""
+    analysis = executable.cost_analysis()
+    analysis = analysis[0] if isinstance(analysis, list) else analysis
+    return {"flops": analysis.get("flops", 0.0), "bytes": analysis.get("bytes accessed", 0.0)}
+
+
+def memory(executable: Any) -> dict[str, int]:
+    """Bytes of one device's memory: arguments, results that are not written over arguments, temporaries."""
+    stats = executable.get_compiled_memory_stats()
+    results = stats.output_size_in_bytes - stats.alias_size_in_bytes
+    return {
+        "arguments": stats.argument_size_in_bytes,
+        "results": results,
+        "temporaries": stats.temp_size_in_bytes,
+        "total": stats.argument_size_in_bytes + results + stats.temp_size_in_bytes,
+    }

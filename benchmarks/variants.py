@@ -1,0 +1,122 @@
+"""The training steps that are measured: whole, and with one of their parts left out.
+
+What a part costs is the time of the whole step less the time of the step without it: inside one compiled
+program the parts overlap, and no clock can be put between them.
+"""
+
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+import keras
+import tensorflow as tf
+
+import keras_sslhsic
+from keras_sslhsic import experiment, views
+from keras_sslhsic.training import averaging
+
+PARTS = ("views", "loss", "optimizer", "ema", "target")
+MODELS = ("tiny", "small", "r50")
+
+
+def build(name: str, batch_size: int, without: str | None = None, precision: str = "float32"):
+    """Builds a trainer and its step.
+
+    Args:
+        name: "tiny" (r18 of a quarter of the width, 20-pixel views of 24-pixel images: for checks), "small" (the
+            model of configs/fashion_small.py) or "r50" (ResNet-50, BYOL's views at 224 of 256-pixel images,
+            heads of 4096 and 256, LARS: the paper's).
+        batch_size: images of a batch, on one replica.
+        without: the part to leave out, one of `PARTS`, or None.
+        precision: Keras' dtype policy.
+
+    Returns:
+        (model, step, batch): the compiled `SSLHSIC`, its step {name: tensor} -> {name: scalar}, and the specs of
+        the batch that it takes.
+    """
+    if without not in (None, *PARTS):
+        raise ValueError(f"without must be one of {', '.join(PARTS)}, found {without!r}.")
+    keras.utils.set_random_seed(0)
+    keras.config.set_dtype_policy(precision)
+    model, batch = {"tiny": _tiny, "small": _small, "r50": _r50}[name](batch_size, without != "target")
+    if without == "optimizer":
+        model.compile(_NoUpdate(0.0), loss=model.objective)
+    if without == "loss":
+        model.compile(model.optimizer, loss=_NoLoss())
+    if without == "views":
+        model._views = _resized(model.policy)
+    return model, _step_without_averages(model) if without == "ema" else model.train_step, batch
+
+
+def _tiny(batch_size, target):
+    encoder = keras_sslhsic.build_encoder("r18_1x", input_shape=(20, 20, 3), width=0.25)
+    model = keras_sslhsic.SSLHSIC(encoder, 64, 32, target=target, views=views.byol(20))
+    model.compile(keras_sslhsic.LARS(0.4), loss=keras_sslhsic.losses.SSLHSICLoss(num_features=64))
+    return model, {"image": tf.TensorSpec([batch_size, 24, 24, 3], tf.uint8)}
+
+
+def _small(batch_size, target):
+    path = Path(__file__).parents[1] / "configs" / "fashion_small.py"
+    spec = importlib.util.spec_from_file_location("fashion_small", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config = module.get_config()
+    config.precision, config.model.target = keras.config.dtype_policy().name, target
+    model = experiment.build_model(config, SimpleNamespace(steps_per_epoch=78))
+    image = tf.TensorSpec([batch_size, 28, 28, 1], tf.uint8)
+    return model, {"image": image, "label": tf.TensorSpec([batch_size], tf.int32)}
+
+
+def _r50(batch_size, target):
+    encoder = keras_sslhsic.build_encoder("r50_1x", input_shape=(224, 224, 3))
+    model = keras_sslhsic.SSLHSIC(encoder, target=target)
+    model.compile(keras_sslhsic.LARS(0.4))
+    return model, {"image": tf.TensorSpec([batch_size, 256, 256, 3], tf.uint8)}
+
+
+class _NoUpdate(keras.optimizers.Optimizer):
+    """Leaves the variables as they are; the step's gradient norm keeps the gradients in the program."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        pass
+
+
+class _NoLoss(keras.losses.Loss):
+    """A linear function of z, whose gradient reaches all of the network."""
+
+    def terms(self, z, seed, scale=None):
+        weights = tf.linspace(-1.0, 1.0, z.shape[-1])
+        return {"loss": tf.reduce_mean(z[:, 0] * weights) - tf.reduce_mean(z[:, 1] * weights)}
+
+
+def _resized(policy) -> Callable:
+    """Views that are the images' centres."""
+
+    def make_views(images, seed):
+        images = views.prepare(images, policy)
+        top, left = ((side - policy.size) // 2 for side in images.shape[1:3])
+        return (images[:, top : top + policy.size, left : left + policy.size],) * 2
+
+    return make_views
+
+
+def _step_without_averages(model) -> Callable:
+    def step(data):
+        with mock.patch.object(averaging, "update"):
+            return model.train_step(data)
+
+    return step
+
+
+def random_batch(batch: dict[str, tf.TensorSpec]) -> dict[str, tf.Tensor]:
+    """A batch of uniformly random pixels, and labels 0 to 9."""
+    highest = {"image": 256, "label": 10}
+    return {
+        name: tf.cast(tf.random.stateless_uniform(spec.shape, [0, 1], 0, highest[name], tf.int32, "philox"), spec.dtype)
+        for name, spec in batch.items()
+    }
