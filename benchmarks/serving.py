@@ -2,10 +2,10 @@
 
 Usage: python benchmarks/serving.py [--requests 50] [--model r50_1x]
 
-Every network is exported to a SavedModel and served from there in a process of its own, on this machine's CPUs:
-seconds to load (until the first answer, with TensorFlow already imported), latency of one 224x224 uint8 image
-(median and 99th percentile) and images a second at batch 32. The graph holds resizing and normalisation for ours,
-the Caffe-style mean subtraction for keras.applications. LiteRT and ONNX files of our encoder, and torchvision's
+Every network is exported to a SavedModel and served from there in a process of its own, on this machine's
+CPUs: seconds to load (until the first answer, with TensorFlow already imported), latency of one 224x224 uint8
+image (median and 99th percentile) and images a second at batch 32. The graph holds resizing and normalisation
+for ours, the mean subtraction for keras.applications. LiteRT and ONNX files of our encoder, and torchvision's
 resnet50 (eager and scripted), are measured where their packages are installed.
 """
 

@@ -95,11 +95,10 @@ def save_entry(
         )
     if Path(name).name != name:
         raise ValueError(f"A name may not hold a path, found {name!r}.")
+    facts = {**_measured(model), "architecture": model.name, **facts, "name": name}
     with files.written_whole(target, ".keras") as temporary:
         model.save(temporary)
-    entry = Entry(
-        **{**_measured(model), "architecture": model.name, **facts, "name": name, **_identity(target)}
-    )
+    entry = Entry(**{**facts, **_identity(target)})
     with files.written_whole(entry_file) as temporary:
         temporary.write_text(entry.to_json(), "utf-8")
     return entry

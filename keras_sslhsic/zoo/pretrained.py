@@ -54,8 +54,8 @@ def load_pretrained(
             raise ValueError(f"{path} holds its own weights: leave out weights={str(weights)!r}.")
         model = _load_file(sources.in_folder(path), entry=None)
     else:
-        if path.is_absolute() or path.parts[:1] in ((".",), ("..",)):
-            raise FileNotFoundError(f"There is no file or folder {path}.")
+        if os.fspath(name).startswith((".", os.sep)):
+            raise FileNotFoundError(f"There is no file or folder {os.fspath(name)!r}.")
         entry = registry.get(str(name))
         if weights == "random":
             model = _with_entry_preprocessing(_untrained(entry), entry)

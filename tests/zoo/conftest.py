@@ -20,7 +20,7 @@ def data_folder():
 def encoder():
     """An encoder of RGB pixels of any size, 8 features, with statistics as after training."""
     keras.utils.set_random_seed(3)
-    network = resnet(Architecture((1, 1, 1, 1), (8, 8, 8, 8), bottleneck=False, stem_channels=8), name="tiny")
+    network = resnet(Architecture((1, 1), (8, 8), bottleneck=False, stem_channels=8), name="tiny")
     rng = np.random.default_rng(3)
     for layer in network.layers:
         if isinstance(layer, keras.layers.BatchNormalization):

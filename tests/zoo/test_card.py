@@ -107,7 +107,7 @@ def test_a_trained_model_is_saved_as_its_encoder(tmp_path):
     import keras_sslhsic
 
     network = build_encoder("r18_1x", (16, 16, 1), width=0.0625)
-    model = keras_sslhsic.SSLHSIC(network, 8, 4, views="byol")
+    model = keras_sslhsic.SSLHSIC(network, 8, 4, views=keras_sslhsic.views.grayscale(16))
     save_pretrained(model, tmp_path)
     images = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 1), np.uint8)
     np.testing.assert_allclose(load_pretrained(tmp_path)(images), model(images), atol=1e-5)

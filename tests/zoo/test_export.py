@@ -1,4 +1,5 @@
 import importlib.util
+import shutil
 import subprocess
 import sys
 
@@ -8,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 from keras_sslhsic.networks import with_preprocessing
+from keras_sslhsic.zoo import export as export_module
 from keras_sslhsic.zoo.encoder import PretrainedEncoder
-from keras_sslhsic.zoo.export import export, export_litert, export_onnx, export_saved_model
+from keras_sslhsic.zoo.export import export_litert, export_onnx, export_saved_model
 
 
 @pytest.fixture(scope="module")
@@ -86,30 +88,31 @@ def test_it_serves_and_fine_tunes_where_this_package_is_not(encoder, real_images
     assert "custom gradients" not in run.stderr
 
 
-def test_a_frozen_encoder_is_exported_trainable_and_left_frozen(encoder, real_images, tmp_path):
+def test_an_earlier_export_is_replaced_by_that_of_a_frozen_encoder(encoder, saved_model, tmp_path):
     flags = [layer.trainable for layer in encoder._flatten_layers()]
+    shutil.copytree(saved_model, tmp_path / "model")
+    (tmp_path / "model" / "old").touch()
     frozen = PretrainedEncoder(encoder.inputs[0], encoder.outputs[0])
     frozen.trainable = False
     try:
         export_saved_model(frozen, tmp_path / "model")
-        assert frozen.trainable_variables == []
+        assert frozen.trainable_variables == []  # as it was
         bn = next(layer for layer in frozen._flatten_layers() if layer.name == "stem_bn")
         assert bn.synchronized and not bn.trainable
     finally:
         for layer, flag in zip(list(encoder._flatten_layers()), flags, strict=True):
             layer.trainable = flag
+    assert not (tmp_path / "model" / "old").exists()
     loaded = tf.saved_model.load(str(tmp_path / "model"))
     assert len(loaded.trainable_variables) == len(encoder.trainable_variables)
 
 
-def test_an_earlier_export_is_replaced_and_other_things_are_not(encoder, saved_model, tmp_path):
-    export_saved_model(encoder, tmp_path / "model")
-    export_saved_model(encoder, tmp_path / "model")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.tex").write_text("mine")
-    with pytest.raises(ValueError, match="taken by something that is no SavedModel"):
-        export_saved_model(encoder, tmp_path / "other")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "other"]
+def test_other_things_are_not_replaced(encoder, tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    for path in (tmp_path, tmp_path / "thesis.tex"):
+        with pytest.raises(ValueError, match="taken by something that is no SavedModel"):
+            export_saved_model(encoder, path)
+    assert (tmp_path / "thesis.tex").read_text() == "mine"
 
 
 def test_litert_gives_the_same_features(encoder, real_images, tmp_path):
@@ -154,11 +157,15 @@ def test_onnx_without_tf2onnx_says_what_to_install(encoder, tmp_path, monkeypatc
         export_onnx(encoder, tmp_path / "model.onnx")
 
 
-def test_export_goes_by_the_ending(encoder, tmp_path):
-    export(encoder, tmp_path / "model.tflite")
-    export(encoder, tmp_path / "served" / "1")
-    assert (tmp_path / "model.tflite").stat().st_size > 1000
-    assert (tmp_path / "served" / "1" / "saved_model.pb").exists()
+@pytest.mark.parametrize(
+    ("path", "function"),
+    [("a.tflite", "export_litert"), ("a.onnx", "export_onnx"), ("a/1", "export_saved_model")],
+)
+def test_export_goes_by_the_ending(path, function, monkeypatch):
+    calls = []
+    monkeypatch.setattr(export_module, function, lambda *arguments: calls.append(arguments))
+    export_module.export("model", path)
+    assert calls == [("model", path)]
 
 
 def test_only_encoders_of_images_are_exported(tmp_path):

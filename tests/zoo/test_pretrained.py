@@ -3,6 +3,7 @@ import http.server
 import multiprocessing
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -237,6 +238,16 @@ def test_an_unreachable_server_is_an_oserror_and_an_existing_file_stays(tmp_path
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_many_at_once(server, tmp_path):
+    server.content = np.random.default_rng(0).bytes(3_000_000)
+    known = hashlib.sha256(server.content).hexdigest()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: download.fetch(f"{server.url}/a.bin", tmp_path / "a.bin", known), range(4)))
+    assert (tmp_path / "a.bin").read_bytes() == server.content
+    assert [p.name for p in tmp_path.iterdir()] == ["a.bin"]
+
+
+@pytest.mark.slow
 def test_two_processes_at_once(server, tmp_path):
     server.content = np.random.default_rng(0).bytes(3_000_000)
     context = multiprocessing.get_context("spawn")
