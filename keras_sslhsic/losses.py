@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic.hsic import features, kernels, replicas
-from keras_sslhsic.hsic.checks import check_views
+from keras_sslhsic.hsic.checks import check_labels, check_views
 from keras_sslhsic.hsic.estimators import hsic_zy_features, hsic_zz_features, objective, ssl_hsic
 from keras_sslhsic.hsic.moments import cosine_moments, feature_moments, moments_zy, moments_zz
 
@@ -145,6 +145,7 @@ class SSLHSICLoss(keras.losses.Loss):
         is the loss."""
         z = unit_norm(tf.cast(y_pred, tf.float32))
         labels = _labels(y_true)
+        check_labels(z, labels)
         kernel = self._kernel(None)
         if self.num_features is None:
             loss, _, _ = self._exact(z, labels, kernel)

@@ -49,14 +49,16 @@ def test_low_variance_features_vary_less(z):
 
 
 def test_low_variance_features_have_unit_norm_exactly(z):
-    r = features.random_fourier_features(z, *features.draw(InverseMultiquadric(), 5, 16, [1, 2], low_variance=True))
+    r = features.random_fourier_features(
+        z, *features.draw(InverseMultiquadric(), 5, 16, [1, 2], low_variance=True)
+    )
     np.testing.assert_allclose(tf.reduce_sum(r * r, axis=1), 1.0, atol=1e-6)
 
 
 def test_phases_are_uniform_and_draws_differ_with_the_seed():
     w, b = features.draw(Gaussian(), 3, 2000, seed=[1, 2])
     assert w.shape == [2000, 3] and b.shape == [2000]
-    assert 0 <= np.min(b) and np.max(b) <= 2 * np.pi and abs(np.mean(b) - np.pi) < 0.15
+    assert np.min(b) >= 0 and np.max(b) <= 2 * np.pi and abs(np.mean(b) - np.pi) < 0.15
     assert not np.allclose(w, features.draw(Gaussian(), 3, 2000, seed=[1, 3])[0])
 
 

@@ -97,7 +97,7 @@ def test_scale_entropy_gradient_vanishes_at_the_closed_form():
         with tf.GradientTape() as tape:
             value = kernels.scale_entropy(InverseMultiquadric(optimum), tf.eye(64))
         optimum.assign_add(0.3 * tape.gradient(value, optimum))
-    # d/dc of the mean of log(c^2... ): (1 - 1/n)(1/c - 3c/(c^2 + 2)) - (1/n) 2/c = 0
+    # (1 - 1/n) (1/c - 3 c / (c^2 + 2)) - (1/n) 2/c = 0, with the share 1/n of pairs of a row with itself.
     share = 1 / 64
     expected = np.sqrt(2 * (1 - 3 * share) / 2)
     assert optimum.numpy() == pytest.approx(expected, abs=2e-2)

@@ -137,7 +137,9 @@ def test_log_prob_is_differentiable(kind):
     np.testing.assert_allclose(d_scale, np.sum(numeric), rtol=1e-5)
     step = tf.one_hot(0, x.shape[-1], dtype=tf.float64) * h
     numeric = np.sum(kind(3, scale).log_prob(x + step) - kind(3, scale).log_prob(x - step)) / (2 * h)
-    np.testing.assert_allclose(np.sum(d_x, axis=0)[..., 0] if kind is not IMQAmplitude else d_x[0], numeric, rtol=1e-5)
+    np.testing.assert_allclose(
+        np.sum(d_x, axis=0)[..., 0] if kind is not IMQAmplitude else d_x[0], numeric, rtol=1e-5
+    )
 
 
 def test_stratified_samples_have_the_same_distribution_and_cover_it_evenly():

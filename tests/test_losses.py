@@ -1,0 +1,281 @@
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_sslhsic.hsic import kernels
+from keras_sslhsic.losses import InfoNCELoss, SSLHSICLoss, unit_norm
+
+GOLDEN = sorted((Path(__file__).parent / "data").glob("loss_*.npz"))
+SEED = tf.constant([1, 2])
+LOSSES = [
+    SSLHSICLoss(num_features=32),
+    SSLHSICLoss("gaussian", num_features=32, low_variance=True),
+    SSLHSICLoss("linear"),
+    SSLHSICLoss(num_features=None),
+    SSLHSICLoss(num_features=32, estimator="unbiased", dataset_size=100, shared_draw=False),
+    SSLHSICLoss(num_features=None, estimator="unbiased"),
+    SSLHSICLoss(num_features=32, convention="released"),
+    InfoNCELoss(),
+]
+
+
+def unit(*shape, seed=0):
+    return tf.math.l2_normalize(tf.random.stateless_normal(shape, [seed, 1]), axis=-1)
+
+
+def value_and_gradient(loss, z, **options):
+    z = tf.convert_to_tensor(z)
+    with tf.GradientTape() as tape:
+        tape.watch(z)
+        value = loss.terms(z, SEED, **options)["loss"]
+    return value, tape.gradient(value, z)
+
+
+class FixedDraws(SSLHSICLoss):
+    """The loss with frequencies and phases from outside."""
+
+    fixed: list
+
+    def draws(self, kernel, dim, seed):
+        return self.fixed
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_released_code(path):
+    golden, c = np.load(path), float(np.load(path)["c"])
+    loss = FixedDraws("imq", gamma=float(golden["gamma"]), convention="released")
+    loss.fixed = [(golden[f"w_{name}"] / c, golden[f"b_{name}"]) for name in ("yz", "zz")]
+    z = tf.transpose(golden["hiddens"], [1, 0, 2])
+    with tf.GradientTape() as tape:
+        tape.watch(z)
+        terms = loss.terms(z, SEED)
+    for name in ("hsic_zy", "hsic_zz", "loss"):
+        assert terms[name].numpy() == pytest.approx(golden[name], rel=1e-5)
+    gradient = tf.transpose(tape.gradient(terms["loss"], z), [1, 0, 2])
+    np.testing.assert_allclose(gradient, golden["grad"], rtol=1e-4, atol=1e-4 * np.abs(golden["grad"]).max())
+
+    variable = tf.Variable(c)
+    with tf.GradientTape() as tape:
+        entropy = kernels.scale_entropy(kernels.InverseMultiquadric(variable), z)
+    assert entropy.numpy() == pytest.approx(golden["entropy"], rel=1e-5)
+    assert tape.gradient(entropy, variable).numpy() == pytest.approx(golden["entropy_grad_c"], rel=1e-4)
+
+
+def test_golden_files_are_there():
+    assert len(GOLDEN) == 4
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_terms_add_up(loss):
+    terms = loss.terms(unit(6, 3, 8), SEED)
+    assert all(value.dtype == tf.float32 and value.shape == () for value in terms.values())
+    if isinstance(loss, SSLHSICLoss):
+        expected = loss.gamma * np.sqrt(max(float(terms["hsic_zz"]), 0.0)) - float(terms["hsic_zy"])
+        assert terms["loss"].numpy() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", [LOSSES[2], LOSSES[3], LOSSES[5], LOSSES[7]])
+def test_as_a_keras_loss_without_draws_it_is_the_loss_of_the_views(loss):
+    z, order = unit(6, 3, 8), np.random.default_rng(0).permutation(18)
+    rows, identities = tf.gather(tf.reshape(z, [18, 8]), order), np.repeat(np.arange(6), 3)[order]
+    expected = loss.terms(z, SEED)["loss"].numpy()
+    assert loss(identities, 7.0 * rows).numpy() == pytest.approx(expected, rel=1e-5)
+    assert loss(identities[:, None], rows).numpy() == pytest.approx(expected, rel=1e-5)
+
+
+def test_as_a_keras_loss_each_call_draws_anew_and_the_seed_decides():
+    rows, identities = unit(12, 8), np.repeat(np.arange(6), 2)
+    first, again, other = (
+        SSLHSICLoss(num_features=16),
+        SSLHSICLoss(num_features=16),
+        SSLHSICLoss(num_features=16, seed=1),
+    )
+    values = [first(identities, rows).numpy() for _ in range(3)]
+    assert len(set(values)) == 3
+    assert [again(identities, rows).numpy() for _ in range(3)] == pytest.approx(values)
+    assert other(identities, rows).numpy() != pytest.approx(values[0])
+
+
+def test_independent_draws_read_near_the_exact_loss():
+    z = unit(16, 2, 8)
+    exact = SSLHSICLoss(num_features=None).terms(z, SEED)
+    for options in ({}, {"shared_draw": False}, {"low_variance": True}):
+        terms = SSLHSICLoss(num_features=8192, **options).terms(z, SEED)
+        assert terms["hsic_zy"].numpy() == pytest.approx(exact["hsic_zy"].numpy(), abs=0.05)
+        assert terms["hsic_zz"].numpy() == pytest.approx(exact["hsic_zz"].numpy(), rel=0.1)
+
+
+def test_conventions():
+    z, loss = (
+        unit(5, 3, 8),
+        {name: SSLHSICLoss(num_features=None, convention=name) for name in ("paper", "released")},
+    )
+    paper, released = [loss[name].terms(z, SEED) for name in ("paper", "released")]
+    assert (released["hsic_zy"] - paper["hsic_zy"]).numpy() == pytest.approx(1 / 2)
+    assert (released["hsic_zz"] / paper["hsic_zz"]).numpy() == pytest.approx((14 / 15) ** 2)
+
+
+def test_scale_is_taken_from_the_argument_and_gets_no_gradient():
+    z, scale = unit(5, 2, 8), tf.Variable(0.4)
+    for loss in (SSLHSICLoss(num_features=32), SSLHSICLoss(num_features=None)):
+        with tf.GradientTape() as tape:
+            value = loss.terms(z, SEED, scale)["loss"]
+        assert tape.gradient(value, scale) is None
+        kernel = kernels.InverseMultiquadric(0.4)
+        same = SSLHSICLoss(kernel, num_features=loss.num_features).terms(z, SEED)["loss"]
+        assert value.numpy() == pytest.approx(same.numpy(), rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_other_dtypes_are_computed_in_float32(loss, dtype):
+    z = tf.cast(unit(6, 2, 8), dtype)
+    value, gradient = value_and_gradient(loss, z)
+    expected, expected_gradient = value_and_gradient(loss, tf.cast(z, tf.float32))
+    assert value.dtype == tf.float32 and value.numpy() == pytest.approx(expected.numpy(), rel=1e-5)
+    np.testing.assert_allclose(tf.cast(gradient, tf.float32), expected_gradient, rtol=2e-2, atol=1e-3)
+    identities = np.repeat(np.arange(6), 2)
+    assert loss(identities, tf.reshape(z, [12, 8])).dtype == tf.float32
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_training(policy):
+    keras.mixed_precision.set_dtype_policy(policy)
+    model = keras.Sequential([keras.Input([4]), keras.layers.Dense(8)])
+    model.compile("sgd", loss=SSLHSICLoss(num_features=16))
+    x, identities = np.random.default_rng(0).normal(size=(12, 4)), np.repeat(np.arange(6), 2)
+    assert np.isfinite(model.train_on_batch(x, identities))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    "z",
+    [
+        tf.repeat(unit(1, 1, 8), [6], axis=0) * tf.ones([6, 2, 1]),
+        tf.zeros([6, 2, 8]),
+        tf.concat([unit(3, 2, 8)] * 2, axis=0),
+        tf.repeat(unit(6, 1, 8), [2], axis=1),
+    ],
+    ids=["collapsed", "zero", "duplicated images", "identical views"],
+)
+def test_degenerate_batches_have_finite_loss_and_gradient(loss, z):
+    value, gradient = value_and_gradient(loss, z)
+    assert np.isfinite(value) and np.all(np.isfinite(gradient))
+    rows, identities = tf.Variable(tf.reshape(z, [12, 8])), np.repeat(np.arange(6), 2)
+    with tf.GradientTape() as tape:
+        value = loss(identities, rows)
+    assert np.isfinite(value) and np.all(np.isfinite(tape.gradient(value, rows)))
+
+
+@pytest.mark.parametrize("kernel", ["linear", "gaussian", "imq"])
+@pytest.mark.parametrize("num_features", [64, None])
+def test_collapse_has_no_gradient_but_that_of_the_norm(kernel, num_features):
+    # With low variance the features have unit norm, as the kernel has, and every gradient vanishes.
+    z = tf.repeat(unit(1, 1, 8), [6], axis=0) * tf.ones([6, 2, 1])
+    loss = SSLHSICLoss(kernel, num_features=num_features, low_variance=num_features is not None)
+    value, gradient = value_and_gradient(loss, z)
+    if kernel == "linear" and num_features:
+        # z'z is the norm itself here: its gradient points along z, and leaves the sphere.
+        gradient -= z * tf.reduce_sum(gradient * z, axis=-1, keepdims=True)
+    np.testing.assert_allclose(value, 0.0, atol=1e-5)
+    np.testing.assert_allclose(gradient, 0.0, atol=2e-6)
+
+
+@pytest.mark.parametrize("loss", [loss for loss in LOSSES if getattr(loss, "estimator", "") != "unbiased"])
+def test_a_batch_of_one_image(loss):
+    value, gradient = value_and_gradient(loss, unit(1, 2, 8))
+    assert np.isfinite(value) and np.all(np.isfinite(gradient))
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-7, 1.0, 1e7, 1e30])
+def test_norms_of_any_size(size):
+    rows, identities = tf.Variable(size * unit(12, 8)), np.repeat(np.arange(6), 2)
+    with tf.GradientTape() as tape:
+        value = SSLHSICLoss(num_features=32)(identities, rows)
+    assert np.isfinite(value) and np.all(np.isfinite(tape.gradient(value, rows)))
+    if size >= 1e-6:
+        np.testing.assert_allclose(tf.norm(unit_norm(rows), axis=-1), 1.0, rtol=1e-5)
+
+
+def test_unit_norm_has_the_gradient_of_the_quotient():
+    x = tf.Variable([[3.0, 4.0]])
+    with tf.GradientTape() as tape:
+        y = unit_norm(x)[0, 0]
+    np.testing.assert_allclose(tape.gradient(y, x), [[16 / 125, -12 / 125]], rtol=1e-5)
+    assert np.all(unit_norm(tf.zeros([2, 3])) == 0)
+
+
+@pytest.mark.parametrize("loss", [LOSSES[0], LOSSES[3], LOSSES[7]])
+def test_compiles_under_xla(loss):
+    z = unit(6, 2, 8)
+
+    @tf.function(jit_compile=True)
+    def compiled(z):
+        return value_and_gradient(loss, z)
+
+    for result, expected in zip(compiled(z), value_and_gradient(loss, z), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "loss", [*LOSSES, SSLHSICLoss(kernels.Gaussian(0.4), gamma=1.0, seed=5, name="other")]
+)
+def test_configuration_round_trip(loss):
+    restored = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
+    assert type(restored) is type(loss) and restored.get_config() == loss.get_config()
+    z = unit(5, 2, 8)
+    assert restored.terms(z, SEED)["loss"].numpy() == pytest.approx(loss.terms(z, SEED)["loss"].numpy())
+
+
+def test_fit_a_model_with_it_and_save(tmp_path):
+    rng = np.random.default_rng(0)
+    x = np.repeat(rng.normal(size=(64, 1, 6)), 2, axis=1) + 0.3 * rng.normal(size=(64, 2, 6))
+    model = keras.Sequential(
+        [keras.Input([6]), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(4)]
+    )
+    model.compile(keras.optimizers.Adam(0.01), loss=SSLHSICLoss(num_features=64))
+    history = model.fit(
+        x.reshape(128, 6).astype("float32"), np.repeat(np.arange(64), 2), batch_size=128, epochs=30, verbose=0
+    ).history["loss"]
+    assert history[-1] < history[0] - 0.1
+    model.save(tmp_path / "model.keras")
+    assert keras.saving.load_model(tmp_path / "model.keras").loss.num_features == 64
+
+
+def test_info_nce_is_the_formula():
+    z, t = unit(4, 3, 5).numpy(), 0.3
+    rows, image = z.reshape(12, 5), np.repeat(np.arange(4), 3)
+    e = np.exp(rows @ rows.T / t)
+    losses = [
+        -np.log(e[a, b] / (e[a, b] + e[a][image != image[a]].sum()))
+        for a in range(12)
+        for b in range(12)
+        if a != b and image[a] == image[b]
+    ]
+    assert InfoNCELoss(t).terms(z)["loss"].numpy() == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: SSLHSICLoss(gamma=-1.0), "-1.0"),
+        (lambda: SSLHSICLoss(num_features=0), "is 0"),
+        (lambda: SSLHSICLoss("rbf"), "'rbf'"),
+        (lambda: SSLHSICLoss(estimator="fair"), "'fair'"),
+        (lambda: SSLHSICLoss(convention="mine"), "'mine'"),
+        (lambda: SSLHSICLoss(num_features=7, low_variance=True).terms(unit(4, 2, 3), SEED), "but 7"),
+        (lambda: InfoNCELoss(0.0), "0.0"),
+        (lambda: SSLHSICLoss().terms(unit(4, 1, 3), SEED), "M = 1"),
+        (lambda: SSLHSICLoss().terms(unit(4, 3), SEED), r"\(4, 3\)"),
+        (lambda: SSLHSICLoss(estimator="unbiased").terms(unit(1, 3, 4), SEED), "B = 2"),
+        (lambda: InfoNCELoss().terms(unit(4, 1, 3)), "M = 1"),
+        (lambda: SSLHSICLoss()(np.zeros((4, 2)), unit(4, 3)), r"\(4, 2\)"),
+        (lambda: SSLHSICLoss()(np.zeros(5), unit(4, 3)), r"\(4, 3\)"),
+    ],
+)
+def test_errors_state_what_was_given(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
