@@ -38,7 +38,19 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
-        "dev": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.9", "mypy>=1.13", "build>=1.2", "setuptools>=77", "wheel>=0.45"],
+        "parquet": ["pyarrow>=17"],
+        "beam": ["apache-beam>=2.77"],
+        "tpu": ["tensorflow-tpu==2.20.0", "libtpu==0.0.30"],
+        "dev": [
+            "pytest>=8",
+            "pytest-xdist>=3.6",
+            "hypothesis>=6.100",
+            "ruff>=0.9",
+            "mypy>=1.13",
+            "build>=1.2",
+            "setuptools>=77",
+            "wheel>=0.45",
+        ],
     },
     entry_points={"console_scripts": ["keras-sslhsic = keras_sslhsic.cli:main"]},
     classifiers=[

@@ -39,8 +39,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 
     pretrain = _command(commands, "pretrain", _pretrain, "train an encoder without labels")
-    pretrain.add_argument("--config", required=True, help="a Python file with get_config(), such as configs/fashion_small.py")
-    pretrain.add_argument("--config.FIELD", metavar="VALUE", help="change a field of the config, e.g. --config.epochs=5")
+    pretrain.add_argument(
+        "--config", required=True, help="a Python file with get_config(), such as configs/fashion_small.py"
+    )
+    pretrain.add_argument(
+        "--config.FIELD", metavar="VALUE", help="change a field of the config, e.g. --config.epochs=5"
+    )
     pretrain.add_argument("--workdir", required=True, help="the run folder; made if it is missing")
     pretrain.add_argument("--resume", action="store_true", help="go on with the run that the folder holds")
 
@@ -49,8 +53,12 @@ def _parser() -> argparse.ArgumentParser:
         "protocol", nargs="?", choices=PROTOCOLS,
         help="one protocol; `all`: every protocol on the bundled images; none, with --run: kNN and linear on the run's data",
     )  # fmt: skip
-    evaluate.add_argument("--run", dest="run_folder", help="a run folder: its encoder, and its data unless --data is given")
-    evaluate.add_argument("--encoder", help="a name of the zoo, a .keras file, or a folder of save_pretrained")
+    evaluate.add_argument(
+        "--run", dest="run_folder", help="a run folder: its encoder, and its data unless --data is given"
+    )
+    evaluate.add_argument(
+        "--encoder", help="a name of the zoo, a .keras file, or a folder of save_pretrained"
+    )
     evaluate.add_argument(
         "--data", default="bundled",
         help="`bundled`; a folder with the sub-folders train and test, a folder a class in each; "
@@ -59,23 +67,33 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--data-dir", help="where TensorFlow Datasets keeps its files")
     evaluate.add_argument("--train-split", default="train", help="of a TensorFlow data set (default: train)")
     evaluate.add_argument("--test-split", default="test", help="of a TensorFlow data set (default: test)")
-    evaluate.add_argument("--image-size", type=int, default=224, help="side of the images of folders and TFDS (default: 224)")
+    evaluate.add_argument(
+        "--image-size", type=int, default=224, help="side of the images of folders and TFDS (default: 224)"
+    )
     evaluate.add_argument("--batch-size", type=int, default=64, help="images a step (default: 64)")
     evaluate.add_argument("--k", type=int, help="neighbours (knn)")
     evaluate.add_argument("--temperature", type=float, help="of the neighbours' votes (knn)")
     evaluate.add_argument("--fraction", type=float, help="share of the labels (finetune)")
-    evaluate.add_argument("--num-classes", type=int, help="classes of a folder or TFDS set (linear, finetune)")
+    evaluate.add_argument(
+        "--num-classes", type=int, help="classes of a folder or TFDS set (linear, finetune)"
+    )
     evaluate.add_argument("--seed", type=int, default=0, help="of whatever the protocol draws (default: 0)")
-    evaluate.add_argument("--out", help="file of JSON lines to add the result to (default: results.jsonl of the run, or here)")
+    evaluate.add_argument(
+        "--out", help="file of JSON lines to add the result to (default: results.jsonl of the run, or here)"
+    )
 
-    report = _command(commands, "report", _report, "gather the results below a folder in one table and one chart")
+    report = _command(
+        commands, "report", _report, "gather the results below a folder in one table and one chart"
+    )
     report.add_argument("path", help="a folder with results.jsonl anywhere below, or one such file")
     report.add_argument("--out", help="where report.md and report.png go (default: that folder)")
 
     extract = _command(commands, "extract", _extract, "compute the features of every image under a folder")
     extract.add_argument("--model", required=True, help="a name of the zoo, a .keras file, a run folder, ...")
     extract.add_argument("--data", required=True, help="a folder of images, at any depth")
-    extract.add_argument("--out", required=True, help="NAME.npz or NAME.parquet; stopped, the same command goes on")
+    extract.add_argument(
+        "--out", required=True, help="NAME.npz or NAME.parquet; stopped, the same command goes on"
+    )
     extract.add_argument("--batch-size", type=int, default=64, help="images a step (default: 64)")
 
     export = _command(commands, "export", _export, "write an encoder as a SavedModel, .tflite or .onnx")
@@ -84,14 +102,24 @@ def _parser() -> argparse.ArgumentParser:
 
     convert = _command(commands, "convert", _convert, "turn an official checkpoint into Keras weights")
     convert.add_argument("source", help="checkpoint.npy of SSL-HSIC, or a .pkl of BYOL")
-    convert.add_argument("--to", required=True, help="NAME.weights.h5, or NAME.keras with the preprocessing inside")
-    convert.add_argument("--heads", action="store_true", help="keep projector, predictor and classifier (NAME.keras)")
+    convert.add_argument(
+        "--to", required=True, help="NAME.weights.h5, or NAME.keras with the preprocessing inside"
+    )
+    convert.add_argument(
+        "--heads", action="store_true", help="keep projector, predictor and classifier (NAME.keras)"
+    )
     convert.add_argument("--expect", help="fail unless it is this architecture, e.g. r50_1x")
 
-    inspect = _command(commands, "inspect", _inspect, "look over a folder of images: counts, sizes, classes, broken files")
+    inspect = _command(
+        commands, "inspect", _inspect, "look over a folder of images: counts, sizes, classes, broken files"
+    )
     inspect.add_argument("path", help="a folder of images")
-    inspect.add_argument("--channels", type=int, choices=(1, 3, 4), default=3, help="for mean and std (default: 3)")
-    inspect.add_argument("--sheet", default="contact_sheet.png", help="picture of some images (default: contact_sheet.png)")
+    inspect.add_argument(
+        "--channels", type=int, choices=(1, 3, 4), default=3, help="for mean and std (default: 3)"
+    )
+    inspect.add_argument(
+        "--sheet", default="contact_sheet.png", help="picture of some images (default: contact_sheet.png)"
+    )
     inspect.add_argument("--json", help="write the report there as JSON too")
 
     _command(commands, "models", _models, "list the pretrained encoders")
@@ -109,7 +137,9 @@ def _command(commands, name, run, summary):
 def _override(parser, argument, options):
     """`epochs=5` of `--config.epochs=5`."""
     if options.command != "pretrain" or not argument.startswith("--config.") or "=" not in argument:
-        parser.error(f"unrecognized argument: {argument} (fields of a config are changed with --config.FIELD=VALUE)")
+        parser.error(
+            f"unrecognized argument: {argument} (fields of a config are changed with --config.FIELD=VALUE)"
+        )
     return argument.removeprefix("--config.")
 
 
@@ -124,7 +154,9 @@ def _pretrain(options):
         raise
     if summary["results"]:
         print(experiment.format_table(summary["results"]))
-    print(f"The run is in {options.workdir}: summary.json, curves.png, views.png, features.png, encoder.keras ...")
+    print(
+        f"The run is in {options.workdir}: summary.json, curves.png, views.png, features.png, encoder.keras ..."
+    )
 
 
 def _evaluate(options):
@@ -145,8 +177,11 @@ def _evaluate(options):
         untrained = experiment.untrained_encoder(options.run_folder) if options.run_folder else None
         for record in evaluation.benchmark_bundled(encoder, untrained, seed=options.seed):
             results.append(out, record)
-            print(f"{record['encoder']:12} {record['protocol']:16} {100 * record['value']:5.1f} %", flush=True)
+            print(
+                f"{record['encoder']:12} {record['protocol']:16} {100 * record['value']:5.1f} %", flush=True
+            )
         return
+    result: evaluation.Result
     if options.protocol == "transfer":
         result = evaluation.transfer(
             encoder, options.data, data_dir=options.data_dir, size=options.image_size,
@@ -158,10 +193,17 @@ def _evaluate(options):
         if options.protocol != "knn":
             arguments["seed"] = options.seed
         result = evaluation.evaluate(options.protocol, encoder, *_splits(options), verbose=True, **arguments)
-    results.append(out, result.record(encoder=name, encoder_hash=evaluation.encoder_hash(encoder), data=options.data))
+    results.append(
+        out, result.record(encoder=name, encoder_hash=evaluation.encoder_hash(encoder), data=options.data)
+    )
     low, high = result.interval
-    print(f"{options.protocol} on {options.data}: {result.metric} {100 * result.value:.1f} % (95 %: {100 * low:.1f} to {100 * high:.1f})")
+    print(f"{options.protocol} on {options.data}: {result.metric} {_percent(result.value)} %", end=" ")
+    print(f"(95 %: {_percent(low)} to {_percent(high)})")
     print(f"Added to {out}.")
+
+
+def _percent(share):
+    return f"{100 * share:.1f}"
 
 
 def _splits(options):
@@ -171,13 +213,19 @@ def _splits(options):
     if options.data == "bundled":
         return data.bundled.load()
     shared = {
-        "batch_size": options.batch_size, "image_size": options.image_size, "shuffle": False, "drop_remainder": False, "epochs": 1,
-    }  # fmt: skip
+        "batch_size": options.batch_size,
+        "image_size": options.image_size,
+        "shuffle": False,
+        "drop_remainder": False,
+        "epochs": 1,
+    }
     folder = Path(options.data)
     if folder.is_dir():
         missing = [name for name in ("train", "test") if not (folder / name).is_dir()]
         if missing:
-            raise ValueError(f"{folder} needs the sub-folders train and test with a folder a class in each; missing: {', '.join(missing)}.")
+            raise ValueError(
+                f"{folder} needs the sub-folders train and test with a folder a class in each; missing: {', '.join(missing)}."
+            )
         return tuple(data.from_folder(folder / name, labels=True, **shared) for name in ("train", "test"))
     return tuple(
         data.from_tfds(options.data, split, data_dir=options.data_dir, **shared)

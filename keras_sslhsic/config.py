@@ -25,7 +25,9 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"There is no config file {path}. Configs are Python files with a function get_config().")
+        raise ValueError(
+            f"There is no config file {path}. Configs are Python files with a function get_config()."
+        )
     spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

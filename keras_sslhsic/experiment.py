@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 
 from keras_sslhsic import config as configs
 from keras_sslhsic import evaluation, losses, plots
-from keras_sslhsic.networks import build_encoder, with_preprocessing
 from keras_sslhsic.data.sources import Source, source
+from keras_sslhsic.networks import build_encoder, with_preprocessing
 from keras_sslhsic.training import lars, schedules
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
 from keras_sslhsic.training.checkpoint import Checkpoint
@@ -46,7 +46,7 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
         ValueError: if the folder holds another run, or the config does not fit the data.
     """
     workdir = Path(workdir)
-    data = source(config)
+    data = source(config, error_log=workdir / "broken_images.log")
     _claim(workdir, config, resume)
     started = time.monotonic()
     model = build_model(config, data)
@@ -112,7 +112,9 @@ def build_model(config: ConfigDict, data: Source) -> SSLHSIC:
     return model
 
 
-def build_optimizer(config: ConfigDict, steps_per_epoch: int, variables: Sequence) -> keras.optimizers.Optimizer:
+def build_optimizer(
+    config: ConfigDict, steps_per_epoch: int, variables: Sequence
+) -> keras.optimizers.Optimizer:
     """The optimizer of a config, its learning rate warmed up, then on a cosine to zero.
 
     `optimizer.learning_rate` is the peak for a batch of 256; the peak itself is in proportion to the batch.
@@ -126,7 +128,9 @@ def build_optimizer(config: ConfigDict, steps_per_epoch: int, variables: Sequenc
     makers = {
         "lars": lambda: lars.LARS(rate, weight_decay=settings.weight_decay),
         "adamw": lambda: keras.optimizers.AdamW(rate, weight_decay=settings.weight_decay),
-        "sgd": lambda: keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, weight_decay=settings.weight_decay or None),
+        "sgd": lambda: keras.optimizers.SGD(
+            rate, momentum=0.9, nesterov=True, weight_decay=settings.weight_decay or None
+        ),
     }
     if settings.name not in makers:
         raise ValueError(f"Unknown optimizer {settings.name!r}; expected one of {', '.join(makers)}.")
@@ -193,17 +197,27 @@ def evaluate_run(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     if data.labelled_arrays is None:
         raise ValueError(f"The data of {workdir} are not labelled arrays: name a protocol and --data.")
     if not (workdir / ENCODER).exists():
-        raise ValueError(f"The run in {workdir} is not finished: it has no {ENCODER}. Go on with it by --resume.")
-    return compare(keras.models.load_model(workdir / ENCODER, compile=False), untrained_encoder(workdir), data)
+        raise ValueError(
+            f"The run in {workdir} is not finished: it has no {ENCODER}. Go on with it by --resume."
+        )
+    return compare(
+        keras.models.load_model(workdir / ENCODER, compile=False), untrained_encoder(workdir), data
+    )
 
 
 def format_table(rows: Sequence[dict[str, Any]]) -> str:
     """The table of `compare` as text, accuracies in per cent."""
     names = list(rows[0])
-    cells = [names] + [[f"{100 * v:.1f}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
+    cells = [names] + [
+        [f"{100 * v:.1f}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows
+    ]
     widths = [max(len(row[i]) for row in cells) for i in range(len(names))]
-    lines = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-             for row in cells]
+    lines = [
+        "  ".join(
+            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    ]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
@@ -221,11 +235,15 @@ def _claim(workdir: Path, config: ConfigDict, resume: bool) -> None:
         if differing:
             raise ValueError(
                 f"{workdir} holds a run of another config; they differ in "
-                + ", ".join(f"{name} ({other.get(name)!r} there, {flat.get(name)!r} now)" for name in differing)
+                + ", ".join(
+                    f"{name} ({other.get(name)!r} there, {flat.get(name)!r} now)" for name in differing
+                )
                 + ". Give another --workdir."
             )
         if not resume:
-            raise ValueError(f"{workdir} holds a run of this config already. Add --resume to go on with it, or give another --workdir.")
+            raise ValueError(
+                f"{workdir} holds a run of this config already. Add --resume to go on with it, or give another --workdir."
+            )
     elif workdir.exists() and any(workdir.iterdir()):
         raise ValueError(f"{workdir} is not empty and holds no run. Give a new or an empty --workdir.")
     workdir.mkdir(parents=True, exist_ok=True)
@@ -244,7 +262,9 @@ def load_config(workdir: str | os.PathLike) -> ConfigDict:
     """
     file = Path(workdir) / CONFIG
     if not file.exists():
-        raise ValueError(f"{workdir} holds no run: there is no {CONFIG} in it. Make one with `keras-sslhsic pretrain`.")
+        raise ValueError(
+            f"{workdir} holds no run: there is no {CONFIG} in it. Make one with `keras-sslhsic pretrain`."
+        )
     return ConfigDict(json.loads(file.read_text()))
 
 

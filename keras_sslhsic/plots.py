@@ -29,18 +29,18 @@ def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = Non
     Returns:
         The matplotlib Figure.
     """
-    history = {name: np.asarray(values, float) for name, values in history.items()}
-    if "hsic_zz" in history:
-        history["sqrt_hsic_zz"] = np.sqrt(np.maximum(history["hsic_zz"], 0.0))
-    panels = [(title, [n for n in names if n in history]) for title, names in _PANELS]
+    series = {name: np.asarray(values, float) for name, values in history.items()}
+    if "hsic_zz" in series:
+        series["sqrt_hsic_zz"] = np.sqrt(np.maximum(series["hsic_zz"], 0.0))
+    panels = [(title, [n for n in names if n in series]) for title, names in _PANELS]
     panels = [(title, names) for title, names in panels if names]
     columns = 3
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(4.2 * columns, 2.8 * rows), layout="constrained")
     for axes, (title, names) in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=False):
         for name in names:
-            epochs = np.arange(1, len(history[name]) + 1)
-            axes.plot(epochs, history[name], marker="." if len(epochs) < 40 else None, label=name)
+            epochs = np.arange(1, len(series[name]) + 1)
+            axes.plot(epochs, series[name], marker="." if len(epochs) < 40 else None, label=name)
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("epoch", fontsize=8)
         axes.grid(alpha=0.3)
@@ -86,7 +86,7 @@ def feature_map(
         rows = labels == label
         name = class_names[label] if class_names is not None else str(label)
         color = f"C{index}" if len(classes) <= 10 else None
-        axes.scatter(*points[rows].T, s=7, color=color, alpha=0.8, linewidths=0, label=name)
+        axes.scatter(points[rows, 0], points[rows, 1], s=7, color=color, alpha=0.8, linewidths=0, label=name)
     axes.set_axis_off()
     axes.set_title("t-SNE of the features of test images")
     if len(classes) <= 20:

@@ -27,7 +27,10 @@ SMALL = [
 
 
 def test_help_says_what_every_command_does(capsys):
-    for arguments in ([], *([command] for command in ("pretrain", "evaluate", "report", "extract", "export", "convert"))):
+    for arguments in (
+        [],
+        *([command] for command in ("pretrain", "evaluate", "report", "extract", "export", "convert")),
+    ):
         with pytest.raises(SystemExit) as stopped:
             cli.main([*arguments, "--help"])
         assert stopped.value.code == 0
@@ -39,14 +42,19 @@ def test_help_says_what_every_command_does(capsys):
     [
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.epoch=5"], "no field 'epoch'. The nearest ones: epochs"),
         (["pretrain", "--config", "none.py", "--workdir", "x"], "There is no config file none.py"),
-        (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=20000"], "10000 examples, fewer than one batch of 20000"),
+        (
+            ["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=20000"],
+            "10000 examples, fewer than one batch of 20000",
+        ),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.data.source=web"], "Unknown data source 'web'"),
         (["evaluate"], "Give either --run"),
         (["evaluate", "--run", "nowhere"], "nowhere holds no run"),
         (["evaluate", "knn", "--encoder", "r51_1x"], "r50_1x"),
     ],
 )  # fmt: skip
-def test_bad_input_is_said_in_one_line_and_nothing_is_written(arguments, message, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_said_in_one_line_and_nothing_is_written(
+    arguments, message, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     assert cli.main(arguments) == 2
     assert message in capsys.readouterr().err
@@ -70,7 +78,9 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path, capsys):
 def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
     run = tmp_path / "run"
     pretrain = ["pretrain", "--config", CONFIG, *SMALL, "--config.epochs=3", "--workdir", str(run)]
-    process = subprocess.Popen([sys.executable, "-m", "keras_sslhsic.cli", *pretrain], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "keras_sslhsic.cli", *pretrain], stderr=subprocess.DEVNULL
+    )
     while not (run / "checkpoints" / "checkpoint-000001.npz").exists():
         assert process.poll() is None, "the run ended before its first checkpoint"
         time.sleep(0.05)

@@ -1,7 +1,9 @@
 """The data set that a config names, as training and evaluation use it."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -35,26 +37,33 @@ class Source:
     class_names: Sequence[str] | None = None
 
 
-def source(config: ConfigDict) -> Source:
+def source(config: ConfigDict, error_log: str | Path = "broken_images.log") -> Source:
     """The data set of a config, in batches of `config.batch_size` ordered by `config.seed`.
 
     `config.data.source` is "bundled", "folder" or "tfds"; the other fields of `config.data` are arguments of
     `from_folder` or `from_tfds`, or `holdout` for the bundled images: the share of the training images that is kept from
     training and evaluated on in the place of the test images, for choosing hyper-parameters.
 
+    Args:
+        config: of an experiment.
+        error_log: where the broken files of a folder are named.
+
     Raises:
         ValueError: for an unknown source, or fewer images than a batch.
     """
     arguments = dict(config.data.items())
-    makers = {"bundled": _bundled, "folder": from_folder, "tfds": from_tfds}
     name = arguments.pop("source")
-    if name not in makers:
-        raise ValueError(f"Unknown data source {name!r}; expected one of {', '.join(makers)}.")
     order = {"batch_size": config.batch_size, "seed": config.seed}
     if name == "bundled":
         return _bundled(order, **arguments)
+    makers: dict[str, Callable[..., tf.data.Dataset]] = {
+        "folder": functools.partial(from_folder, error_log=error_log),
+        "tfds": from_tfds,
+    }
+    if name not in makers:
+        raise ValueError(f"Unknown data source {name!r}; expected one of bundled, {', '.join(makers)}.")
 
-    def batches(epoch):
+    def batches(epoch: int) -> tf.data.Dataset:
         return makers[name](**arguments, **order, start=(epoch, 0))
 
     def sample(n):

@@ -7,13 +7,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic.data.subsets import stratified_subset
 from keras_sslhsic.evaluation import metrics
 from keras_sslhsic.evaluation.checks import check_classes
 from keras_sslhsic.evaluation.crops import random_crop_and_flip
 from keras_sslhsic.evaluation.features import check_images
 from keras_sslhsic.evaluation.results import Result, wilson_interval
 from keras_sslhsic.evaluation.streams import Labelled, arrays, features_and_labels, stream
-from keras_sslhsic.data.subsets import stratified_subset
 
 
 @dataclass(frozen=True)

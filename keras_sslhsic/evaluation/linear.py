@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.evaluation import metrics
 from keras_sslhsic.evaluation.checks import check_classes, check_features, check_split
 from keras_sslhsic.evaluation.crops import random_crop_and_flip
@@ -18,7 +19,6 @@ from keras_sslhsic.evaluation.features import (
 )
 from keras_sslhsic.evaluation.results import Result, wilson_interval
 from keras_sslhsic.evaluation.streams import Labelled, arrays, features_and_labels, stream
-from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.evaluation.sweep import Candidate, Recipe, WideClassifier, grid, schedule
 
 # Features are standardised, so one grid serves every encoder.

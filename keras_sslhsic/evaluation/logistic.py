@@ -11,10 +11,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from threadpoolctl import threadpool_limits
 
+from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.evaluation import metrics
 from keras_sslhsic.evaluation.checks import check_classes, check_features, check_labels
 from keras_sslhsic.evaluation.results import Result, wilson_interval
-from keras_sslhsic.data.subsets import stratified_split
 
 L2_GRID = tuple(np.logspace(-6, 5, 45).tolist())
 

@@ -6,6 +6,7 @@ import re
 import warnings
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -59,8 +60,9 @@ class Checkpoint(keras.callbacks.Callback):
         partial = final.with_suffix(".partial")
         meta = {"epoch": epoch, "step": int(compat.tensor(model.step).numpy()), "seed": model.seed}
         with open(partial, "wb") as file:
-            arrays = {name: compat.tensor(v).numpy() for name, v in _state(model).items()}
-            np.savez(file, **arrays, **{_META: np.frombuffer(json.dumps(meta).encode(), np.uint8)})
+            arrays: dict[str, Any] = {name: compat.tensor(v).numpy() for name, v in _state(model).items()}
+            arrays[_META] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+            np.savez(file, **arrays)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, final)
@@ -89,7 +91,9 @@ class Checkpoint(keras.callbacks.Callback):
                     arrays = {name: archive[name] for name in archive.files}
                 meta = json.loads(arrays.pop(_META).tobytes())
             except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
-                warnings.warn(f"{file} cannot be read ({error}); trying the checkpoint before it.", stacklevel=2)
+                warnings.warn(
+                    f"{file} cannot be read ({error}); trying the checkpoint before it.", stacklevel=2
+                )
                 continue
             _assign(model, arrays, file)
             return meta["epoch"]

@@ -90,17 +90,24 @@ class SSLHSIC(keras.Model):
         self.initial_kernel_scale = kernel_scale
         self.learn_kernel_scale = learn_kernel_scale
         self.batch_norm_output = batch_norm_output
-        self.weight_ema = None
+        self.weight_ema: float | None = None
         self.seed = seed
         self.policy = policy.get(views)
 
         self.encoder = encoder
         features = encoder.output_shape[-1]
-        head = {"hidden": projector_hidden, "output": projection_dim, "batch_norm_output": batch_norm_output}
+        head: dict[str, Any] = {
+            "hidden": projector_hidden,
+            "output": projection_dim,
+            "batch_norm_output": batch_norm_output,
+        }
         self.projector = heads.projector(features, **head)
-        self.predictor = heads.predictor(projection_dim, **head) if target else None
-        self.classifier = (
-            keras.Sequential([keras.Input((features,)), keras.layers.Dense(num_classes, dtype="float32")], name="classifier")
+        self.predictor: Any = heads.predictor(projection_dim, **head) if target else None
+        self.classifier: Any = (
+            keras.Sequential(
+                [keras.Input((features,)), keras.layers.Dense(num_classes, dtype="float32")],
+                name="classifier",
+            )
             if num_classes
             else None
         )
@@ -111,20 +118,24 @@ class SSLHSIC(keras.Model):
             if network is not None
             for v in network.trainable_variables
         ]
-        self.target_encoder = self.target_projector = None
+        self.target_encoder: Any = None
+        self.target_projector: Any = None
         if target:
             self.target_encoder = averaging.copy_of(encoder, "target_encoder")
             self.target_projector = averaging.copy_of(self.projector, "target_projector")
             for network in (self.target_encoder, self.target_projector):
                 compat.freeze_but_keep_batch_statistics(network)
         self.target_decay = TargetDecay()
-        self.ema_encoder = None
+        self.ema_encoder: keras.Model | None = None
         if weight_ema is not None:
             self.keep_weight_ema(weight_ema)
 
         counter = {"dtype": "int64", "trainable": False, "aggregation": "only_first_replica"}
         self.kernel_scale = self.add_weight(
-            shape=(), initializer=keras.initializers.Constant(kernel_scale), trainable=False, dtype="float32",
+            shape=(),
+            initializer=keras.initializers.Constant(kernel_scale),
+            trainable=False,
+            dtype="float32",
             name="kernel_scale",
         )
         self.step = self.add_weight(shape=(), initializer="zeros", name="step", **counter)
@@ -175,7 +186,9 @@ class SSLHSIC(keras.Model):
         self.objective = loss
         if optimizer == "lars":
             optimizer = lars.LARS()
-        self.kernel_optimizer = keras.optimizers.Adam(3e-4) if kernel_optimizer == "adam" else kernel_optimizer
+        self.kernel_optimizer = (
+            keras.optimizers.Adam(3e-4) if kernel_optimizer == "adam" else kernel_optimizer
+        )
         super().compile(
             optimizer=optimizer,
             jit_compile=False if distributed else jit_compile,
@@ -187,7 +200,9 @@ class SSLHSIC(keras.Model):
 
     def get_compile_config(self):
         return {
-            "optimizer": keras.optimizers.serialize(getattr(self.optimizer, "inner_optimizer", self.optimizer)),
+            "optimizer": keras.optimizers.serialize(
+                getattr(self.optimizer, "inner_optimizer", self.optimizer)
+            ),
             "kernel_optimizer": keras.optimizers.serialize(self.kernel_optimizer),
             "loss": keras.saving.serialize_keras_object(self.objective),
             "steps_per_execution": self.steps_per_execution,
@@ -254,8 +269,9 @@ class SSLHSIC(keras.Model):
     def _classify(self, features, labels):
         """(mean cross-entropy, accuracy) of the online classifier on one view of the local batch."""
         logits = self.classifier(tf.stop_gradient(features))
+        last = logits.shape[-1] - 1
         cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            labels=tf.clip_by_value(labels, 0, self.num_classes - 1), logits=logits
+            labels=tf.clip_by_value(labels, 0, last), logits=logits
         )
         correct = tf.cast(tf.equal(tf.argmax(logits, -1, output_type=labels.dtype), labels), tf.float32)
         return tf.reduce_mean(cross_entropy), tf.reduce_mean(correct)
@@ -285,7 +301,10 @@ class SSLHSIC(keras.Model):
             scaled = self.optimizer.scale_loss(loss / replicas.num_replicas())
         gradients = tape.gradient(scaled, self.online_variables)
         # Batches without labels leave the classifier out.
-        gradients = [tf.zeros(v.shape) if g is None else g for g, v in zip(gradients, self.online_variables, strict=True)]
+        gradients = [
+            tf.zeros(v.shape) if g is None else g
+            for g, v in zip(gradients, self.online_variables, strict=True)
+        ]
         gradients = compat.sum_over_replicas(gradients)
         terms["grad_norm"] = tf.linalg.global_norm(gradients) / compat.loss_scale(self.optimizer)
         terms["feature_std"], terms["effective_rank"] = diagnostics.feature_spread(z[:, 0])
@@ -453,5 +472,3 @@ def _check_arguments(projector_hidden, projection_dim, num_classes, kernel_scale
         raise ValueError(f"kernel_scale must be > 0, got {kernel_scale}.")
     if weight_ema is not None and not 0.0 <= weight_ema < 1.0:
         raise ValueError(f"weight_ema must be None or in [0, 1), got {weight_ema}.")
-
-

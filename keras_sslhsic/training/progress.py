@@ -3,24 +3,33 @@
 import keras
 from tqdm.auto import tqdm
 
-_SHOWN = {"loss": "loss", "hsic_zy": "zy", "effective_rank": "rank", "kernel_scale": "scale", "online_accuracy": "acc"}
+_SHOWN = {
+    "loss": "loss",
+    "hsic_zy": "zy",
+    "effective_rank": "rank",
+    "kernel_scale": "scale",
+    "online_accuracy": "acc",
+}
 
 
 class Progress(keras.callbacks.Callback):
     """Shows one bar over all epochs and steps, the main metrics beside it."""
 
     def on_train_begin(self, logs=None):
-        self.bar = None
+        self.bar: tqdm | None = None
 
     def on_epoch_begin(self, epoch, logs=None):
         steps = self.params.get("steps")
         if self.bar is None:
             total = steps and steps * self.params["epochs"]
-            self.bar = tqdm(total=total, initial=epoch * (steps or 0), unit="step", mininterval=0.5, dynamic_ncols=True)
+            self.bar = tqdm(
+                total=total, initial=epoch * (steps or 0), unit="step", mininterval=0.5, dynamic_ncols=True
+            )
         self.bar.set_description(f"epoch {epoch + 1}/{self.params['epochs']}")
         self.done = 0
 
     def on_train_batch_end(self, batch, logs=None):
+        assert self.bar is not None
         # One call stands for all the steps of an execution.
         self.bar.update(batch + 1 - self.done)
         self.done = batch + 1

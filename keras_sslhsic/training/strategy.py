@@ -36,12 +36,25 @@ def strategy(name: str = "auto", tpu: str | None = None) -> tf.distribute.Strate
         model.fit(dataset)
     """
     if name == "auto":
-        name = "tpu" if tpu or _has_tpu() else "mirrored" if len(tf.config.list_physical_devices("GPU")) > 1 else "one"
+        name = (
+            "tpu"
+            if tpu or _has_tpu()
+            else "mirrored"
+            if len(tf.config.list_physical_devices("GPU")) > 1
+            else "one"
+        )
     if cpus := re.fullmatch(r"cpu:([1-9]\d*)", name):
         return _logical_cpus(int(cpus[1]))
-    makers = {"one": tf.distribute.get_strategy, "tpu": lambda: _tpu(tpu), "mirrored": _mirrored, "multiworker": _workers}
+    makers = {
+        "one": tf.distribute.get_strategy,
+        "tpu": lambda: _tpu(tpu),
+        "mirrored": _mirrored,
+        "multiworker": _workers,
+    }
     if name not in makers:
-        raise ValueError(f"Unknown strategy {name!r}; expected one of auto, {', '.join(makers)}, cpu:N (such as cpu:2).")
+        raise ValueError(
+            f"Unknown strategy {name!r}; expected one of auto, {', '.join(makers)}, cpu:N (such as cpu:2)."
+        )
     return makers[name]()
 
 
@@ -90,7 +103,9 @@ def _logical_cpus(count):
         return tf.distribute.get_strategy()
     devices = tf.config.list_physical_devices("CPU")
     try:
-        tf.config.set_logical_device_configuration(devices[0], [tf.config.LogicalDeviceConfiguration()] * count)
+        tf.config.set_logical_device_configuration(
+            devices[0], [tf.config.LogicalDeviceConfiguration()] * count
+        )
     except RuntimeError as error:
         if len(tf.config.list_logical_devices("CPU")) < count:
             raise RuntimeError(

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from keras_sslhsic.data.subsets import stratified_split, stratified_subset
 from keras_sslhsic.evaluation import logistic_regression, metrics
 from keras_sslhsic.evaluation.logistic import L2_GRID
-from keras_sslhsic.data.subsets import stratified_split, stratified_subset
 
 RANDOM = np.random.default_rng(0).normal(size=(9, 16))
 

@@ -13,7 +13,10 @@ from keras_sslhsic import LARS, callbacks
 
 
 def state(model):
-    return [v.value.numpy() for v in [*model.weights, *model.optimizer.variables, *model.kernel_optimizer.variables]]
+    return [
+        v.value.numpy()
+        for v in [*model.weights, *model.optimizer.variables, *model.kernel_optimizer.variables]
+    ]
 
 
 @pytest.fixture
@@ -29,7 +32,12 @@ def compiled(tiny_model):
 def fit(model, images, labels, epochs, directory=None):
     extra = [callbacks.Checkpoint(directory)] if directory else []
     return model.fit(
-        images, labels, batch_size=8, epochs=epochs, verbose=0, callbacks=[callbacks.TargetEMA(total_steps=12), *extra]
+        images,
+        labels,
+        batch_size=8,
+        epochs=epochs,
+        verbose=0,
+        callbacks=[callbacks.TargetEMA(total_steps=12), *extra],
     )
 
 
@@ -103,14 +111,20 @@ PROGRAM = """
 def test_run_killed_at_any_moment(tmp_path):
     """SIGKILL after a number of batches that falls within an epoch, twice; then to the end."""
     program = [sys.executable, "-c", textwrap.dedent(PROGRAM)]
-    subprocess.run([*program, tmp_path / "a", "4", tmp_path / "whole.npz"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*program, tmp_path / "a", "4", tmp_path / "whole.npz"], check=True, stdout=subprocess.DEVNULL
+    )
     for kill_after in (3, 13):
-        process = subprocess.Popen([*program, tmp_path / "b", "4", tmp_path / "none.npz"], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [*program, tmp_path / "b", "4", tmp_path / "none.npz"], stdout=subprocess.PIPE, text=True
+        )
         for _ in range(kill_after):
             process.stdout.readline()
         process.send_signal(signal.SIGKILL)
         process.wait()
-    subprocess.run([*program, tmp_path / "b", "4", tmp_path / "killed.npz"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*program, tmp_path / "b", "4", tmp_path / "killed.npz"], check=True, stdout=subprocess.DEVNULL
+    )
     assert not (tmp_path / "none.npz").exists()
     whole, killed = np.load(tmp_path / "whole.npz"), np.load(tmp_path / "killed.npz")
     for name in whole.files:

@@ -51,7 +51,10 @@ def train(replicas, loss, target, optimizer=None, **compile_arguments):
         model.compile(optimizer or LARS(0.5), loss=loss, **compile_arguments)
     callbacks = [sslhsic_callbacks.TargetEMA(0.9)] if target else []
     history = model.fit(data(), epochs=1, verbose=0, callbacks=callbacks).history
-    state = [v.value.numpy() for v in [*model.weights, *model.optimizer.variables, *model.kernel_optimizer.variables]]
+    state = [
+        v.value.numpy()
+        for v in [*model.weights, *model.optimizer.variables, *model.kernel_optimizer.variables]
+    ]
     return model, state, history
 
 

@@ -37,7 +37,9 @@ def test_agrees_with_the_released_optimizer(in_graph):
     for step in range(len(GOLDEN["learning_rates"])):
         apply([tf.constant(GOLDEN[f"grad{step}/{name}"]) for name in names])
         for name, variable in zip(names, variables, strict=True):
-            np.testing.assert_allclose(variable.numpy(), GOLDEN[f"after{step}/{name}"], rtol=1e-5, atol=1e-6, err_msg=name)
+            np.testing.assert_allclose(
+                variable.numpy(), GOLDEN[f"after{step}/{name}"], rtol=1e-5, atol=1e-6, err_msg=name
+            )
 
 
 def test_equation_in_float64():

@@ -16,7 +16,10 @@ METRICS = {
 
 
 def state(model):
-    return [v.value.numpy() for v in [*model.weights, *model.optimizer.variables, *model.kernel_optimizer.variables]]
+    return [
+        v.value.numpy()
+        for v in [*model.weights, *model.optimizer.variables, *model.kernel_optimizer.variables]
+    ]
 
 
 def assert_same(first, second, **tolerance):
@@ -35,7 +38,9 @@ def test_fit_reports_every_metric(tiny_model, images, labels, target):
     assert int(model.step.numpy()) == 6
 
 
-@pytest.mark.parametrize("form", ["array", "dict of arrays", "dataset of dicts", "bare batches", "pairs", "crops"])
+@pytest.mark.parametrize(
+    "form", ["array", "dict of arrays", "dataset of dicts", "bare batches", "pairs", "crops"]
+)
 def test_every_form_of_input(tiny_model, images, labels, form):
     batched = lambda data: tf.data.Dataset.from_tensor_slices(data).batch(8, drop_remainder=True)  # noqa: E731
     x, y = {
@@ -48,7 +53,9 @@ def test_every_form_of_input(tiny_model, images, labels, form):
     }[form]()
     model = tiny_model(num_classes=3)
     model.compile(LARS(0.1))
-    history = model.fit(x, y, batch_size=8 if y is not None or isinstance(x, dict) else None, verbose=0).history
+    history = model.fit(
+        x, y, batch_size=8 if y is not None or isinstance(x, dict) else None, verbose=0
+    ).history
     assert np.isfinite(history["loss"][0])
     trained = np.any(model.classifier.get_weights()[1] != 0)
     assert trained == (form != "bare batches")
@@ -95,7 +102,9 @@ def test_weight_average(tiny_model, images):
     model.fit(images[:8], batch_size=8, verbose=0, callbacks=[callbacks.WeightEMA(0.9)])
     after = model.encoder.layers[1].kernel.numpy()
     assert model.evaluation_encoder is model.ema_encoder
-    np.testing.assert_allclose(model.ema_encoder.layers[1].kernel.numpy(), 0.9 * before + 0.1 * after, rtol=1e-5)
+    np.testing.assert_allclose(
+        model.ema_encoder.layers[1].kernel.numpy(), 0.9 * before + 0.1 * after, rtol=1e-5
+    )
     np.testing.assert_array_equal(
         model.ema_encoder.layers[2].moving_variance.numpy(), model.encoder.layers[2].moving_variance.numpy()
     )
@@ -109,7 +118,7 @@ def test_features_of_images(tiny_model, images):
 
 @pytest.mark.parametrize("target", [True, False])
 def test_saved_model_goes_on_with_the_same_numbers(tiny_model, images, labels, tmp_path, target):
-    arguments = dict(target=target, num_classes=3, weight_ema=0.9, seed=5, batch_norm_output=True, kernel_scale=0.7)
+    arguments = {"target": target, "num_classes": 3, "weight_ema": 0.9, "seed": 5, "batch_norm_output": True}
     model = tiny_model(**arguments)
     model.compile(LARS(0.5, momentum=0.8), loss=losses.SSLHSICLoss("gaussian", gamma=2.0, num_features=16))
     schedule = [callbacks.TargetEMA(0.9, total_steps=12)] if target else []
@@ -186,7 +195,9 @@ def test_float_images(tiny_model, images):
     with pytest.raises(ValueError, match=r"uint8.*float32"):
         model.fit(images.astype("float32") / 255, batch_size=8)
     with pytest.raises(ValueError, match=r"uint8.*float32"):
-        model.fit(tf.data.Dataset.from_tensor_slices(images.astype("float32") / 255).batch(8, drop_remainder=True))
+        model.fit(
+            tf.data.Dataset.from_tensor_slices(images.astype("float32") / 255).batch(8, drop_remainder=True)
+        )
 
 
 @pytest.mark.parametrize("wrong", [3, -1])
@@ -217,7 +228,9 @@ def test_loss_that_is_not_finite_names_the_step(tiny_model, images):
 
 
 def test_one_view(tiny_model, images):
-    one = views.ViewPolicy(size=8, blur=views.Blur(probability=(0.0,)), solarize=views.Solarize(probability=(0.0,)))
+    one = views.ViewPolicy(
+        size=8, blur=views.Blur(probability=(0.0,)), solarize=views.Solarize(probability=(0.0,))
+    )
     model = tiny_model(views=one, target=False)
     model.compile()
     with pytest.raises(ValueError, match="at least two views"):

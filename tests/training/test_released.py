@@ -83,7 +83,9 @@ def released_model(golden, optimizer):
 def test_three_steps_of_training(name):
     golden = np.load(DATA / f"train_{name}.npz")
     model, loss = released_model(golden, LARS(Rates(golden)))
-    batch = {key: tf.constant(golden[key]) for key in ("view1", "view2")} | {"label": tf.constant(golden["labels"])}
+    batch = {key: tf.constant(golden[key]) for key in ("view1", "view2")} | {
+        "label": tf.constant(golden["labels"])
+    }
     for step in range(STEPS):
         loss.step = step
         model.reset_metrics()
@@ -101,7 +103,9 @@ def test_three_steps_of_training(name):
             value = float(golden[f"step{step}/{theirs}"])
             # The loss is a difference of terms about as large as hsic_zy, which nearly cancel.
             size = found["hsic_zy"] if ours == "loss" else abs(value)
-            assert abs(found[ours] - value) <= 1e-4 * size + 1e-7, f"{ours} at step {step}: {found[ours]}, not {value}"
+            assert abs(found[ours] - value) <= 1e-4 * size + 1e-7, (
+                f"{ours} at step {step}: {found[ours]}, not {value}"
+            )
     for which, encoder, projector in (
         ("online_final", model.encoder, model.projector),
         ("target_final", model.target_encoder, model.target_projector),

@@ -26,7 +26,9 @@ def test_target_decay_agrees_with_the_released_one():
 
 def test_ends_and_beyond():
     schedule = WarmupCosine(2.0, 100, 10)
-    np.testing.assert_allclose([float(schedule(t)) for t in (0, 5, 10, 55, 100, 1000)], [0, 1, 2, 1, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(
+        [float(schedule(t)) for t in (0, 5, 10, 55, 100, 1000)], [0, 1, 2, 1, 0, 0], atol=1e-6
+    )
     decay = TargetDecay(0.9, 100)
     np.testing.assert_allclose([float(decay(t)) for t in (0, 50, 100, 1000)], [0.9, 0.95, 1, 1], atol=1e-6)
     assert float(TargetDecay(0.9)(12345)) == pytest.approx(0.9)
