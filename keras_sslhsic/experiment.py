@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from keras_sslhsic import config as configs
 from keras_sslhsic import evaluation, losses, plots
-from keras_sslhsic.data.sources import Source, source
+from keras_sslhsic.data.sources import Labelled, Source, source
 from keras_sslhsic.networks import build_encoder, with_preprocessing
 from keras_sslhsic.training import lars, schedules
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
@@ -85,7 +85,7 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     }
     if data.labelled_arrays is not None:
         model.encoder.set_weights(untrained)
-        summary["results"] = compare(encoder, serving_encoder(model, model.encoder), data)
+        summary["results"] = compare(encoder, serving_encoder(model, model.encoder), *data.labelled_arrays)
         test, labels = data.labelled_arrays[1]
         features = evaluation.extract_features(encoder, test)
         plots.feature_map(features, labels, data.class_names, workdir / "features.png")
@@ -158,21 +158,29 @@ def serving_encoder(model: SSLHSIC, encoder: keras.Model) -> keras.Model:
 # The table ----------------------------------------------------------------------------------------------------------
 
 
-def compare(encoder: keras.Model, untrained: keras.Model, data: Source) -> list[dict[str, Any]]:
-    """kNN and linear accuracy of the pretrained encoder, beside raw pixels and the untrained encoder.
+def compare(
+    encoder: keras.Model, untrained: keras.Model, train: Labelled, test: Labelled
+) -> list[dict[str, Any]]:
+    """kNN (k = 20) and linear accuracy of the pretrained encoder, beside raw pixels and the untrained encoder.
+
+    Args:
+        encoder: keras.Model from images in [0, 255] to features.
+        untrained: the same before training.
+        train: (images uint8 [N, H, W, C], labels int [N]) to fit on.
+        test: the same, to measure on.
 
     Returns:
         One {"features", "knn", "linear"} for each, accuracies in [0, 1].
     """
-    (train, train_labels), (test, test_labels) = data.labelled_arrays
+    images = (train[0], test[0])
     pairs = {
-        "pretrained": [evaluation.extract_features(encoder, x) for x in (train, test)],
-        "untrained": [evaluation.extract_features(untrained, x) for x in (train, test)],
-        "raw pixels": [x.reshape(len(x), -1).astype(np.float32) / 255 for x in (train, test)],
+        "pretrained": [evaluation.extract_features(encoder, x) for x in images],
+        "untrained": [evaluation.extract_features(untrained, x) for x in images],
+        "raw pixels": [x.reshape(len(x), -1).astype(np.float32) / 255 for x in images],
     }
     rows = []
     for name, (train_features, test_features) in pairs.items():
-        arguments = (train_features, train_labels, test_features, test_labels)
+        arguments = (train_features, train[1], test_features, test[1])
         knn = evaluation.knn(*arguments, k=20)
         linear = evaluation.linear_features(*arguments)
         rows.append({"features": name, "knn": knn.top1, "linear": linear.top1})
@@ -200,9 +208,8 @@ def evaluate_run(workdir: str | os.PathLike) -> list[dict[str, Any]]:
         raise ValueError(
             f"The run in {workdir} is not finished: it has no {ENCODER}. Go on with it by --resume."
         )
-    return compare(
-        keras.models.load_model(workdir / ENCODER, compile=False), untrained_encoder(workdir), data
-    )
+    encoder = keras.models.load_model(workdir / ENCODER, compile=False)
+    return compare(encoder, untrained_encoder(workdir), *data.labelled_arrays)
 
 
 def format_table(rows: Sequence[dict[str, Any]]) -> str:
