@@ -39,6 +39,7 @@ setup(
     ],
     extras_require={
         "parquet": ["pyarrow>=17"],
+        "onnx": ["tf2onnx>=1.17", "onnxruntime>=1.20"],
         "beam": ["apache-beam>=2.77"],
         "tpu": ["tensorflow-tpu==2.20.0", "libtpu==0.0.30"],
         "dev": [
