@@ -12,7 +12,6 @@ BUNDLED = Path(__file__).parent / "files"  # NAME.json beside NAME.keras
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-_PAPER = "Li et al. 2021 (SSL-HSIC)"
 _PAPER_RECIPE = (
     "SSL-HSIC with target network: 1000 epochs, batch 4096, LARS 0.4 x batch/256 (configs/imagenet_r50_1x.py)"
 )
@@ -130,7 +129,7 @@ _ENTRIES = (
         2048,
         23_508_032,
         metrics={"ImageNet linear top-1": 74.8},
-        metrics_source=f"{_PAPER}, table 1, with target network",
+        metrics_source="the authors, with the release of their code (deepmind/ssl_hsic, README.md)",
     ),
     _official("r50_2x", 4096, 93_907_072),
     _official("r50_4x", 8192, 375_378_176),
