@@ -146,7 +146,7 @@ def scaling(quick):
 
 def exact(quick):
     rows = []
-    for images in (64,) if quick else (1024, 4096):
+    for images in (64,) if quick else (4096,):
         z = views(images, 4, 256)
         function = library(num_features=None)
         function(views(8, 4, 256))

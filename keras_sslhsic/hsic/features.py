@@ -22,7 +22,7 @@ def draw(
         seed: int32 [2], stateless: the same seed gives the same draw, to rounding, under XLA or not.
         low_variance: whether to draw D / 2 stratified frequencies and use each twice, with phases
             a quarter turn apart (its cosine and its sine). The estimates keep their expectation; at D = 512 the
-            kernel's variance is halved and the loss' standard deviation falls to a seventh (docs/method.md).
+            kernel's variance is halved and the loss' standard deviation falls to a fifth (docs/method.md).
 
     Returns:
         Frequencies [D, Q] from the kernel's spectral distribution and phases [D] uniform on [0, 2 pi),
