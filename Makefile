@@ -3,6 +3,7 @@
 # make test-slow   run the others
 # make lint        ruff and mypy
 # make lock        resolve requirements.lock again
+# make tpu-check  compile the training step for a TPU, without one; ONLY=small|r50|replicas|negative for one case
 # make clean       remove what these targets made
 
 PYTHON ?= python3
@@ -46,4 +47,16 @@ lock:
 	  --no-emit-find-links setup.py -o requirements.lock
 
 clean:
-	rm -rf .venv build dist keras_sslhsic.egg-info runs site
+	rm -rf .venv .venv-tpu build dist keras_sslhsic.egg-info runs site
+
+.PHONY: tpu-check
+tpu-check: .venv-tpu/installed
+	TPU_SKIP_MDS_QUERY=1 PYTHONPATH=. .venv-tpu/bin/python tools/tpu_check.py $(if $(ONLY),--only $(ONLY))
+
+# tensorflow-tpu takes the place of tensorflow; both in one environment overwrite each other.
+.venv-tpu/installed: requirements.lock
+	$(PYTHON) -m venv .venv-tpu
+	grep -v '^tensorflow==' requirements.lock > .venv-tpu/requirements.txt
+	.venv-tpu/bin/pip install --quiet --progress-bar off --no-deps -r .venv-tpu/requirements.txt \
+	  tensorflow-tpu==2.20.0 libtpu==0.0.30 jax==0.6.2 jaxlib==0.6.2
+	@touch $@

@@ -133,13 +133,13 @@ def _compare(executable, values, description, device):
     import jax
 
     inputs = [jax.device_put(values[f"in{i}"], device) for i in range(len(description["arguments"]))]
-    names = description["outputs"] + [
-        a["name"] for a in description["arguments"] if a["kind"] == "variable"
-    ]
+    names = description["outputs"] + [a["name"] for a in description["arguments"] if a["kind"] == "variable"]
     worst = ("", 0.0)
     for i, (name, result) in enumerate(zip(names, _execute(executable, inputs), strict=True)):
         wanted = values[f"out{i}"].astype(np.float64)
-        distance = np.abs(np.asarray(result).astype(np.float64) - wanted).max() / max(np.abs(wanted).max(), 1e-3)
+        distance = np.abs(np.asarray(result).astype(np.float64) - wanted).max() / max(
+            np.abs(wanted).max(), 1e-3
+        )
         worst = max(worst, (name, float(distance)), key=lambda pair: pair[1])
     if worst[1] > 2e-2:  # convolutions of a GPU round to 10 bits of mantissa by default
         raise SystemExit(f"{worst[0]} differs from TensorFlow's by {worst[1]:.3g} of its largest value.")
@@ -155,9 +155,13 @@ def main() -> None:
     command.add_argument("--model", default="r50", help="tiny, small or r50")
     command.add_argument("--batch", type=int, default=256)
     command.add_argument("--precision", default="mixed_bfloat16")
-    command.add_argument("--platform", default="CPU", help="whose kernels; GPU needs TensorFlow with CUDA built in")
+    command.add_argument(
+        "--platform", default="CPU", help="whose kernels; GPU needs TensorFlow with CUDA built in"
+    )
     command.add_argument("--parts", action="store_true", help="also without each part")
-    command.add_argument("--expect", action="store_true", help="also inputs and TensorFlow's results, to compare")
+    command.add_argument(
+        "--expect", action="store_true", help="also inputs and TensorFlow's results, to compare"
+    )
     command.add_argument("--to", type=Path, default=Path("build/gpu"))
     command.set_defaults(run=lower)
     command = commands.add_parser("count", help="with JAX: the operations of each program, not compiled")

@@ -89,7 +89,9 @@ def cost(executable: Any) -> dict[str, float]:
 
 def counted(hlo: bytes) -> dict[str, float]:
     """As `cost`, of the program as it was lowered: quick, and before any fusion, so the bytes are an upper bound."""
-    module = _jax.HloModule.from_serialized_hlo_module_proto(hlo)
+    from jaxlib import _hlo  # of JAX 0.10 and later; the TPU check has an older one
+
+    module = _hlo.HloModule.from_serialized_hlo_module_proto(hlo)
     analysis = _jax.hlo_module_cost_analysis(jax.devices()[0].client, module)
     return {"flops": analysis["flops"], "bytes": analysis["bytes accessed"]}
 

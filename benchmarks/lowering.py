@@ -23,19 +23,23 @@ class PureStep(NamedTuple):
         batch: specs of the batch's tensors, by name.
         variables: the variables, in the order of the values.
         outputs: names of the outputs.
-        graph: the traced step, with its variables.
     """
 
     function: Callable
     batch: dict[str, tf.TensorSpec]
     variables: list[tf.Variable]
     outputs: list[str]
-    graph: tf.Graph
 
     @property
     def specs(self) -> list[tf.TensorSpec]:
         """Shapes and dtypes of the function's arguments."""
         return [*self.batch.values(), *(tf.TensorSpec(v.shape, v.dtype) for v in self.variables)]
+
+
+def trace(step: Callable, batch: dict[str, tf.TensorSpec]):
+    """The step's concrete function of the batch's tensors, with its variables."""
+    flat = tf.function(lambda *tensors: step(dict(zip(batch, tensors, strict=True))), autograph=False)
+    return flat.get_concrete_function(*batch.values())
 
 
 class _Slot:
@@ -64,8 +68,7 @@ def functionalize(step: Callable, batch: dict[str, tf.TensorSpec]) -> PureStep:
     Raises:
         NotImplementedError: for an operation on a variable that is none of reading, assigning and calling.
     """
-    traced = tf.function(lambda *tensors: step(dict(zip(batch, tensors, strict=True))), autograph=False)
-    concrete = traced.get_concrete_function(*batch.values())
+    concrete = trace(step, batch)
     graph, captures = concrete.graph, concrete.captured_inputs
     by_handle = {id(v.handle): v for v in concrete.variables}
     variables = [by_handle[id(handle)] for handle in captures if handle.dtype == tf.resource]
@@ -81,7 +84,7 @@ def functionalize(step: Callable, batch: dict[str, tf.TensorSpec]) -> PureStep:
         values = _replay(graph, graph.inputs, [*tensors[: len(batch)], *captured])
         return [*(values[t.name] for t in graph.outputs), *(slot.value for slot in slots)]
 
-    return PureStep(function, batch, variables, sorted(concrete.structured_outputs), graph)
+    return PureStep(function, batch, variables, sorted(concrete.structured_outputs))
 
 
 def _replay(graph, inputs, arguments) -> dict[str, Any]:

@@ -11,10 +11,6 @@ from unittest import mock
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_replica_id
 
-from lowering import PureStep
-
-COLLECTIVE = "CrossReplicaSum"
-
 
 class _Context:
     def __init__(self, replicas: int):
@@ -32,6 +28,15 @@ class _Context:
             lambda x: tf.raw_ops.CrossReplicaSum(input=x, group_assignment=group), value
         )
 
+    def all_gather(self, value, axis):
+        """Every replica's part in its own place of a tensor of zeros, and the sum of these."""
+        if axis != 0:
+            raise NotImplementedError(f"The step gathers along the first axis; found {axis}.")
+        place = tf.one_hot(xla_replica_id(), self.num_replicas_in_sync, dtype=value.dtype)
+        parts = tf.reshape(place, [-1] + [1] * value.shape.rank) * value
+        gathered = self.all_reduce(tf.distribute.ReduceOp.SUM, parts)
+        return tf.reshape(gathered, [-1, *value.shape[1:]])
+
 
 @contextlib.contextmanager
 def one_of(replicas: int) -> Iterator[None]:
@@ -40,7 +45,10 @@ def one_of(replicas: int) -> Iterator[None]:
         yield
 
 
-def communication(step: PureStep) -> tuple[int, int]:
-    """(number of tensors summed over the replicas in one step, their bytes on each replica)."""
-    summed = [op.inputs[0] for op in step.graph.get_operations() if op.type == COLLECTIVE]
-    return len(summed), sum(x.shape.num_elements() * x.dtype.size for x in summed)
+def sums(graph: tf.Graph) -> list[tuple[str, int]]:
+    """What a traced step sums over its replicas: (name, bytes on each replica) of every tensor."""
+    return [
+        (op.name, op.inputs[0].shape.num_elements() * op.inputs[0].dtype.size)
+        for op in graph.get_operations()
+        if op.type == "CrossReplicaSum"
+    ]

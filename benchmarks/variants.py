@@ -117,6 +117,8 @@ def random_batch(batch: dict[str, tf.TensorSpec]) -> dict[str, tf.Tensor]:
     """A batch of uniformly random pixels, and labels 0 to 9."""
     highest = {"image": 256, "label": 10}
     return {
-        name: tf.cast(tf.random.stateless_uniform(spec.shape, [0, 1], 0, highest[name], tf.int32, "philox"), spec.dtype)
+        name: tf.cast(
+            tf.random.stateless_uniform(spec.shape, [0, 1], 0, highest[name], tf.int32, "philox"), spec.dtype
+        )
         for name, spec in batch.items()
     }

@@ -14,7 +14,10 @@ import os
 # Without this, the TPU library asks a cloud's metadata server what machine it is on, again and again.
 os.environ["TPU_SKIP_MDS_QUERY"] = "1"
 os.environ.update(
-    JAX_PLATFORMS="cpu", TPU_ACCELERATOR_TYPE="v5litepod-4", TPU_WORKER_HOSTNAMES="localhost", CUDA_VISIBLE_DEVICES="-1"
+    JAX_PLATFORMS="cpu",
+    TPU_ACCELERATOR_TYPE="v5litepod-4",
+    TPU_WORKER_HOSTNAMES="localhost",
+    CUDA_VISIBLE_DEVICES="-1",
 )
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -34,8 +37,19 @@ from jax.experimental import topologies
 
 HBM = 16e9  # bytes of one v5e chip
 CASES = ("small", "r50", "replicas", "negative")
-ROW = "{:<10} {:>9} {:>7} {:>8} {:>9} {:>10} {:>13} {:>11} {:>10} {:>10}"
-HEADER = ("case", "replicas", "images", "GFLOP", "GB moved", "weights GB", "temporary GB", "fit 16 GB", "all-reduce", "seconds")
+ROW = "{:<10} {:>9} {:>7} {:>9} {:>9} {:>11} {:>13} {:>10} {:>11} {:>8}"
+HEADER = (
+    "case",
+    "replicas",
+    "images",
+    "GFLOP",
+    "GB moved",
+    "weights GB",
+    "temporary GB",
+    "fit 16 GB",
+    "all-reduce",
+    "seconds",
+)
 
 
 def trace(name: str, batch_size: int, precision: str = "float32", replicas: int = 1) -> lowering.PureStep:
