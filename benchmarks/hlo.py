@@ -9,8 +9,7 @@ import jax
 import numpy as np
 from jax._src import compiler
 from jax._src.interpreters import mlir
-from jax._src.lib import _jax
-from jax._src.lib import xla_client
+from jax._src.lib import _jax, xla_client
 from jax._src.lib.mlir import ir
 
 
