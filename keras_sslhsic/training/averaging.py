@@ -38,3 +38,19 @@ def update(averages: Sequence, values: Sequence, decay) -> None:
     tf.__internal__.distribute.interim.maybe_merge_call(
         on_all_replicas, tf.distribute.get_strategy(), averages, values, tf.convert_to_tensor(decay)
     )
+
+
+def parameters(network: keras.Model) -> list:
+    """Weights that gradients train; the frozen ones of a target count as well."""
+    moving = {id(v) for v in statistics(network)}
+    return [v for v in network.variables if id(v) not in moving]
+
+
+def statistics(network: keras.Model) -> list:
+    """Moving statistics of the BatchNorm layers."""
+    return [
+        v
+        for layer in network._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization)
+        for v in (layer.moving_mean, layer.moving_variance)
+    ]

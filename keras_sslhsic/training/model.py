@@ -11,12 +11,9 @@ from keras_sslhsic.networks import heads
 from keras_sslhsic.training import averaging, batches, diagnostics, lars
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
 from keras_sslhsic.training.checkpoint import Checkpoint
+from keras_sslhsic.training.monitor import Monitor
 from keras_sslhsic.training.schedules import TargetDecay
 from keras_sslhsic.views import policy
-
-_AVERAGED = ("loss", "hsic_zy", "hsic_zz", "grad_norm", "feature_std", "effective_rank")
-_LATEST = ("kernel_scale", "tau", "learning_rate")
-_CLASSIFIER = ("classifier_loss", "online_accuracy")
 
 
 @keras.saving.register_keras_serializable(package="keras_sslhsic")
@@ -143,9 +140,7 @@ class SSLHSIC(keras.Model):
         self.first_faults = self.add_weight(
             shape=(2,), initializer=keras.initializers.Constant(-1), name="first_faults", **counter
         )
-        names = _AVERAGED + (_CLASSIFIER if num_classes else ())
-        self._averaged = {name: keras.metrics.Mean(name=name) for name in names}
-        self._latest = {name: keras.metrics.Mean(name=name) for name in _LATEST}
+        self._monitor = Monitor(classifier=bool(num_classes))
         self.built = True
 
     # Compiling --------------------------------------------------------------------------------------------------
@@ -321,12 +316,14 @@ class SSLHSIC(keras.Model):
         terms["kernel_scale"] = tf.convert_to_tensor(compat.tensor(self.kernel_scale))
         self._note_faults(loss, labels)
         self.step.assign_add(1)
-        return self._update_metrics(terms)
+        self._monitor.update(terms)
+        return self.get_metrics_result()
 
     def test_step(self, data):
         _, terms, z, _ = self._evaluate_batch(data, training=False)
         terms["feature_std"], terms["effective_rank"] = diagnostics.feature_spread(z[:, 0])
-        return self._update_metrics(terms)
+        self._monitor.update(terms)
+        return self.get_metrics_result()
 
     def _learn_kernel_scale(self, z):
         """One step of the kernel's optimizer; both tapes are apart, so a loss scale does not touch this one."""
@@ -343,17 +340,19 @@ class SSLHSIC(keras.Model):
     @property
     def target_variables(self):
         """Variables of the target that follow the online network; its batch statistics are its own."""
-        return _parameters(self.target_encoder) + _parameters(self.target_projector)
+        return averaging.parameters(self.target_encoder) + averaging.parameters(self.target_projector)
 
     @property
     def target_sources(self):
         """Variables that `target_variables` follow, in the same order."""
-        return _parameters(self.encoder) + _parameters(self.projector)
+        return averaging.parameters(self.encoder) + averaging.parameters(self.projector)
 
     def _update_weight_ema(self):
-        averaging.update(_parameters(self.ema_encoder), _parameters(self.encoder), self.weight_ema)
+        averaging.update(
+            averaging.parameters(self.ema_encoder), averaging.parameters(self.encoder), self.weight_ema
+        )
         # The batch statistics are averages already.
-        averaging.update(_statistics(self.ema_encoder), _statistics(self.encoder), 0.0)
+        averaging.update(averaging.statistics(self.ema_encoder), averaging.statistics(self.encoder), 0.0)
 
     def _note_faults(self, loss, labels):
         faults = [~tf.math.is_finite(loss)]
@@ -365,29 +364,14 @@ class SSLHSIC(keras.Model):
         first = compat.tensor(self.first_faults)
         self.first_faults.assign(tf.where(faults & (first < 0), compat.tensor(self.step), first))
 
-    # Metrics ----------------------------------------------------------------------------------------------------
-
-    def _update_metrics(self, terms):
-        for name, metric in self._averaged.items():
-            if name in terms:
-                metric.update_state(terms[name])
-        for name, metric in self._latest.items():
-            if name in terms:
-                metric.reset_state()
-                metric.update_state(terms[name])
-        return {metric.name: metric.result() for metric in self.metrics}
-
     @property
     def metrics(self):
-        if not hasattr(self, "_latest"):
+        if not hasattr(self, "_monitor"):
             return []
-        shown = dict(self._averaged, **self._latest)
-        if not self.target:
-            shown.pop("tau")
+        hidden = [] if self.target else ["tau"]
         if getattr(self, "objective", None) is not None and not hasattr(self.objective, "kernel"):
-            for name in ("hsic_zy", "hsic_zz", "kernel_scale"):
-                shown.pop(name)
-        return list(shown.values())
+            hidden += ["hsic_zy", "hsic_zz", "kernel_scale"]
+        return self._monitor.metrics(hidden)
 
     # Fitting ----------------------------------------------------------------------------------------------------
 
@@ -444,22 +428,6 @@ class SSLHSIC(keras.Model):
         config = dict(config)
         config["encoder"] = keras.saving.deserialize_keras_object(config["encoder"])
         return cls(**config)
-
-
-def _parameters(network: keras.Model) -> list:
-    """Weights that gradients train; the frozen ones of a target count as well."""
-    statistics = {id(v) for v in _statistics(network)}
-    return [v for v in network.variables if id(v) not in statistics]
-
-
-def _statistics(network: keras.Model) -> list:
-    """Moving statistics of the BatchNorm layers."""
-    return [
-        v
-        for layer in network._flatten_layers()
-        if isinstance(layer, keras.layers.BatchNormalization)
-        for v in (layer.moving_mean, layer.moving_variance)
-    ]
 
 
 def _check_arguments(projector_hidden, projection_dim, num_classes, kernel_scale, weight_ema):
