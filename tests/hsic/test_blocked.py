@@ -14,7 +14,7 @@ def direct(rows, columns, row_labels, column_labels, weights, kernel, shift):
 
 
 @pytest.mark.parametrize("kernel", [Gaussian(0.8), InverseMultiquadric(1.2)])
-@pytest.mark.parametrize("block_rows", [1, 3, 7, 100, None])
+@pytest.mark.parametrize("block_rows", [1, 7, None])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_blocks_change_neither_value_nor_gradient(kernel, block_rows, compiled):
     rng = np.random.default_rng(0)

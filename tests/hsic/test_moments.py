@@ -21,7 +21,7 @@ def from_features(z, first, second):
     )
 
 
-@pytest.mark.parametrize("rows", [4, 9, 2048])
+@pytest.mark.parametrize("rows", [4, 2048])
 @pytest.mark.parametrize("views", [2, 3])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_fused_moments_and_gradient_are_those_of_the_features(monkeypatch, rows, views, compiled):

@@ -10,10 +10,8 @@ from keras_sslhsic.losses import InfoNCELoss, SSLHSICLoss
 SEED = [4, 2]
 LOSSES = {
     "features": lambda: SSLHSICLoss(num_features=16),
-    "low variance": lambda: SSLHSICLoss(num_features=16, low_variance=True),
     "third draw": lambda: SSLHSICLoss(num_features=16, shared_draw=False),
     "unbiased features": lambda: SSLHSICLoss(num_features=16, estimator="unbiased", dataset_size=30),
-    "released": lambda: SSLHSICLoss(num_features=16, convention="released"),
     "linear": lambda: SSLHSICLoss("linear"),
     "exact": lambda: SSLHSICLoss(num_features=None),
     "unbiased exact": lambda: SSLHSICLoss(num_features=None, estimator="unbiased", gamma=0.5),

@@ -1,0 +1,60 @@
+"""Strategies by name, and what is said where a machine lacks what was asked for."""
+
+import pytest
+import tensorflow as tf
+
+from keras_sslhsic import strategy
+
+
+def test_one_device_is_no_distribution():
+    for name in ("one", "auto", "cpu:1"):
+        assert strategy(name).num_replicas_in_sync == 1
+        assert not strategy(name).extended._in_multi_worker_mode()
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_logical_devices(replicas):
+    found = strategy(f"cpu:{replicas}")
+    assert isinstance(found, tf.distribute.MirroredStrategy) and found.num_replicas_in_sync == replicas
+
+
+def test_more_logical_devices_than_there_are():
+    with pytest.raises(RuntimeError, match="must come before TensorFlow's first operation"):
+        strategy("cpu:64")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cpu", "cpu:0", "cpu:-1"])
+def test_unknown_names(name):
+    with pytest.raises(
+        ValueError, match=f"Unknown strategy '{name}'; expected one of auto, one, tpu, mirrored"
+    ):
+        strategy(name)
+
+
+def test_no_gpu():
+    with pytest.raises(RuntimeError, match="TensorFlow sees none"):
+        strategy("mirrored")
+
+
+@pytest.mark.parametrize("config", [None, '{"task": {"index": 0}}'])
+def test_workers_need_their_addresses(monkeypatch, config):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    if config:
+        monkeypatch.setenv("TF_CONFIG", config)
+    with pytest.raises(RuntimeError, match="needs the environment variable TF_CONFIG"):
+        strategy("multiworker")
+
+
+def test_no_tpu(monkeypatch):
+    def fail(tpu):
+        raise ValueError(f"no TPU at {tpu}")
+
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", fail)
+    with pytest.raises(RuntimeError) as error:
+        strategy("tpu", tpu="grpc://nowhere")
+    for part in (
+        "TPUClusterResolver(tpu='grpc://nowhere')",
+        "no TPU at grpc://nowhere",
+        "tensorflow-tpu==2.20.0",
+    ):
+        assert part in str(error.value)
