@@ -154,7 +154,11 @@ def exact(quick):
         wall, cpu = best(function, z, repeats=1)
         n = 4 * images
         rows.append((n, wall, cpu, (peak_memory() - before) / 2**20, n * n * 4 / 2**20))
-    table("Exact, in row blocks, Q=256", ("BM", "wall s", "processor s", "peak extra MiB", "one kernel matrix MiB"), rows)
+    table(
+        "Exact, in row blocks, Q=256",
+        ("BM", "wall s", "processor s", "peak extra MiB", "one kernel matrix MiB"),
+        rows,
+    )
 
 
 def peak_memory(reset=False):
