@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
         {
             "name": "fashion_small",
             "seed": 0,
-            "epochs": 18,
+            "epochs": 15,
             "batch_size": 128,
             "strategy": "auto",
             "precision": "float32",
