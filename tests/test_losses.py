@@ -236,11 +236,13 @@ def test_fit_a_model_with_it_and_save(tmp_path):
     model = keras.Sequential(
         [keras.Input([6]), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(4)]
     )
-    model.compile(keras.optimizers.Adam(0.01), loss=SSLHSICLoss(num_features=64))
+    model.compile(
+        keras.optimizers.Adam(0.02), loss=SSLHSICLoss(num_features=64, gamma=1.0, low_variance=True)
+    )
     history = model.fit(
-        x.reshape(128, 6).astype("float32"), np.repeat(np.arange(64), 2), batch_size=128, epochs=20, verbose=0
+        x.reshape(128, 6).astype("float32"), np.repeat(np.arange(64), 2), batch_size=128, epochs=40, verbose=0
     ).history["loss"]
-    assert history[-1] < history[0] - 0.1
+    assert np.mean(history[-10:]) < np.mean(history[:3]) - 0.05
     model.save(tmp_path / "model.keras")
     assert keras.saving.load_model(tmp_path / "model.keras").loss.num_features == 64
 

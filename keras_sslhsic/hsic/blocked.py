@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from keras_sslhsic.hsic.kernels import Kernel, squared_distances
 
-# Entries of the kernel matrix held at a time, when the caller does not say how many rows (8 MiB in float32).
-_BLOCK_ENTRIES = 2**21
+# Entries of the kernel matrix held at a time, when the caller does not say how many rows (4 MiB in float32).
+_BLOCK_ENTRIES = 2**20
 
 
 def kernel_sums(
@@ -34,7 +34,7 @@ def kernel_sums(
         kernel: the kernel, its scale constant.
         shift: scalar, constant. One near the mean of the kernel keeps the sums of squares free of
             cancellation.
-        block_rows: number of rows of A held at a time; by default what takes 8 MiB in float32.
+        block_rows: number of rows of A held at a time; by default what takes 4 MiB in float32.
 
     Returns:
         A @ weights [m, k], sum_j A_ij^2 [m], and the sum of A_ij over the columns of the same label [m].

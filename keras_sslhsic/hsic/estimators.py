@@ -94,7 +94,7 @@ def hsic_zy(
         dataset_size: number N of images for the unbiased one; by default infinite.
         constant: whether to subtract 1/(M-1). It makes the value 0 for independence; the released code
             leaves it out.
-        block_rows: rows of the kernel matrix held at a time; by default what takes 8 MiB.
+        block_rows: rows of the kernel matrix held at a time; by default what takes 4 MiB.
 
     Returns:
         Scalar of the dtype of z.
