@@ -1,21 +1,19 @@
 """The command line: keras-sslhsic pretrain | evaluate | report | extract | export | convert | inspect | models."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from keras_sslhsic.version import __version__
 
-# TensorFlow takes seconds to import, so each command imports what it needs, and --help needs nothing.
+# Each command imports what it needs, so that one can be read by itself.
 
 PROTOCOLS = ("knn", "linear", "linear_features", "logistic", "finetune", "transfer", "all")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status: 0, 2 for input that cannot be used, 130 for Ctrl-C."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     options.overrides = [_override(parser, argument, options) for argument in rest]
