@@ -25,7 +25,9 @@ def encoder():
     for layer in network.layers:
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.set_weights([rng.uniform(0.5, 1.5, w.shape) for w in layer.get_weights()])
-    return with_preprocessing(network, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225], size=32)
+    statistics = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    with_preprocessing(network, *statistics, size=16)  # the second one of a process must work as the first
+    return with_preprocessing(network, *statistics, size=32)
 
 
 @pytest.fixture(scope="session")
