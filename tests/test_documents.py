@@ -24,7 +24,9 @@ def test_python_blocks_run(document, tmp_path, monkeypatch):
     "document", [path.relative_to(ROOT) for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]]
 )
 def test_links_lead_somewhere(document):
-    text = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^```.*?^```", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     missing = [target for target in targets if not ((ROOT / document).parent / target).exists()]
     assert not missing
