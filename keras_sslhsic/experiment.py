@@ -290,11 +290,9 @@ class HistoryFile(keras.callbacks.Callback):
         self.file = file
 
     def on_epoch_end(self, epoch, logs=None):
-        history = read_history(self.file) if self.file.exists() else {}
-        rows = list(zip(*history.values(), strict=True))[:epoch]
-        names = ["epoch", *logs]
-        lines = [names, *rows, [epoch, *(float(value) for value in logs.values())]]
-        _write(self.file, "".join(",".join(map(str, line)) + "\n" for line in lines))
+        kept = self.file.read_text().splitlines()[1 : 1 + epoch] if self.file.exists() else []
+        row = ",".join(map(str, [epoch, *(float(value) for value in logs.values())]))
+        _write(self.file, "\n".join([",".join(["epoch", *logs]), *kept, row, ""]))
 
 
 def _write_json(file: Path, content: Any) -> None:
