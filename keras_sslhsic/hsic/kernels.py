@@ -185,6 +185,7 @@ def scale_entropy(kernel: Kernel, z: tf.Tensor, max_rows: int = 1024) -> tf.Tens
     z = tf.stop_gradient(tf.convert_to_tensor(z))
     z = tf.cast(z, tf.float64 if z.dtype == tf.float64 else tf.float32)
     rows = tf.reshape(z, [-1, z.shape[-1]])
-    rows = replicas.all_gather(rows[:: -(-rows.shape[0] * replicas.num_replicas() // max_rows)])
+    size = tf.shape(rows)[0] if rows.shape[0] is None else rows.shape[0]
+    rows = replicas.all_gather(rows[:: -(-size * replicas.num_replicas() // max_rows)])
     slope = kernel.derivative(squared_distances(rows, rows))
     return 0.5 * tf.reduce_mean(tf.math.log(tf.maximum(tf.square(slope), 1e-14)))

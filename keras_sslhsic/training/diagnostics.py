@@ -20,7 +20,8 @@ def feature_spread(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         (std, rank), float32 scalars, equal on all replicas.
     """
     z = tf.stop_gradient(tf.cast(z, tf.float32))
-    count = z.shape[0] * replicas.num_replicas()
+    # Several steps in one execution under a strategy lose the static batch size.
+    count = tf.cast(tf.shape(z)[0] * replicas.num_replicas(), tf.float32)
     centred = z - replicas.all_sum(tf.reduce_sum(z, 0)) / count
     covariance = replicas.all_sum(tf.matmul(centred, centred, transpose_a=True)) / count
     trace = tf.linalg.trace(covariance)

@@ -109,8 +109,9 @@ def test_steps_per_execution_changes_nothing():
 def test_steps_per_execution_changes_nothing_with_replicas():
     _, one, _ = train(2, LOSSES["features"](), True)
     _, many, _ = train(2, LOSSES["features"](), True, steps_per_execution=3)
+    # Shapes are dynamic inside of the loop, so sums are taken in another order.
     for expected, found in zip(one, many, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_replicas_draw_different_views():
