@@ -71,8 +71,7 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     )
     history = read_history(workdir / HISTORY)
     plots.curves(history, workdir / "curves.png")
-    encoder = serving_encoder(model, model.evaluation_encoder)
-    encoder.save(workdir / ENCODER)
+    serving_encoder(model, model.evaluation_encoder).save(workdir / ENCODER)
     model.evaluation_encoder.save_weights(workdir / WEIGHTS)
     model.save(workdir / MODEL)
     summary = {
@@ -84,6 +83,8 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
         "results": [],
     }
     if data.labelled_arrays is not None:
+        # Read back, so that it shares no variables with the encoder that is set back to its first weights.
+        encoder = keras.models.load_model(workdir / ENCODER, compile=False)
         model.encoder.set_weights(untrained)
         summary["results"] = compare(encoder, serving_encoder(model, model.encoder), *data.labelled_arrays)
         test, labels = data.labelled_arrays[1]
