@@ -72,7 +72,8 @@ def test_new_images_are_added(encoder, folder, tmp_path, monkeypatch):
     assert "a/0.png" in seen and "a/1.png" not in seen
     with np.load(tmp_path / "out.npz") as archive:
         assert archive["files"][0] == "a/0.png"
-        np.testing.assert_array_equal(archive["features"][0], archive["features"][1])
+        # The same pixels in batches of one and of seven, which convolutions round differently.
+        np.testing.assert_allclose(archive["features"][0], archive["features"][1], rtol=1e-5, atol=1e-6)
 
 
 def test_images_without_resizing_keep_their_size(encoder, folder, tmp_path):
