@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_sslhsic import cli
+from keras_sslhsic import cli, config, experiment
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "fashion_small.py")
 SMALL = [
@@ -114,3 +114,21 @@ def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
     assert cli.main(["evaluate", "knn", "--run", str(run), "--k", "5"]) == 0
     record = json.loads((run / "results.jsonl").read_text())
     assert (record["protocol"], record["k"], record["num_test"]) == ("knn", 5, 2000)
+
+
+@pytest.mark.slow
+def test_without_averaged_weights_the_trained_encoder_stands_beside_the_first_one(tmp_path, monkeypatch):
+    compared = []
+    monkeypatch.setattr(
+        experiment,
+        "compare",
+        lambda *encoders_and_data: compared.extend(encoders_and_data[:2]) or [],
+    )
+    overrides = [argument.removeprefix("--config.") for argument in SMALL]
+    settings = config.load(CONFIG, [*overrides, "epochs=1", "model.weight_ema=None"])
+    experiment.pretrain(settings, tmp_path / "run")
+    images = np.arange(8 * 28 * 28, dtype=np.uint8).reshape(8, 28, 28, 1)
+    pretrained, untrained = (encoder.predict(images, verbose=0) for encoder in compared)
+    first = experiment.untrained_encoder(tmp_path / "run").predict(images, verbose=0)
+    assert not np.allclose(pretrained, untrained, atol=1e-3)
+    np.testing.assert_allclose(untrained, first, rtol=1e-5, atol=1e-6)
