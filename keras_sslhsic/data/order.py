@@ -44,6 +44,8 @@ class Order:
 
     def __post_init__(self) -> None:
         index, count = self.shard
+        if self.seed < 0:
+            raise ValueError(f"seed must not be negative, found {self.seed}")
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, found {self.batch_size}")
         if not 0 <= index < count:

@@ -1,7 +1,10 @@
 """Batches from a prepared TensorFlow Datasets data set."""
 
+import collections
 import dataclasses
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,75 +45,88 @@ def _pieces(instructions: list[Any], start: int, stop: int) -> list[_Piece]:
 
 
 class _Records:
-    """The stream of (epoch, ids, records), without reading the past.
+    """The records of an epoch by their position in it, without reading the past.
 
     TFRecords cannot be read in any order, so the shuffle has two levels, both drawn from (seed, epoch): the
     files are permuted, and a window of successive files is read whole, as undecoded bytes, and permuted in
     memory. To start in the middle, only the window that holds the first example is read from its beginning.
+
+    Windows stay in Python, where permuting them and cutting them into batches copies no bytes.
     """
 
+    KEPT = 3  # windows: the one being read ahead, and two that batches on either side of an edge may want
+
     def __init__(self, pieces: list[_Piece], plan: Order, window: int) -> None:
-        self.plan = plan
-        self.files = tf.constant([piece.file for piece in pieces])
-        # Columns: skip, take, first.
-        self.ranges = tf.constant([[piece.skip, piece.take, piece.first] for piece in pieces], tf.int64)
+        self.pieces, self.plan = pieces, plan
         self.examples = sum(piece.take for piece in pieces)
         self.per_window = max(1, round(window * len(pieces) / self.examples))
         self.windows = -(-len(pieces) // self.per_window)
+        self._loading: collections.OrderedDict[tuple[int, int], Future] = collections.OrderedDict()
+        self._lock = threading.Lock()
+        self._files = ThreadPoolExecutor(4, "files")
+        self._ahead = ThreadPoolExecutor(1, "windows")
 
-    def batches(self) -> tf.data.Dataset:
-        steps = self.plan.steps_per_epoch
-        first_epoch = self.plan.start[0] + self.plan.start[1] // steps
-        last = tf.int64.max if self.plan.epochs is None else self.plan.epochs
-        return tf.data.Dataset.range(first_epoch, last).flat_map(self._epoch)
+    def positions(self) -> tf.data.Dataset:
+        """The stream from the plan's start on: the epoch, and the positions in it of a batch."""
+        plan = self.plan
+        examples = plan.steps_per_epoch * plan.batch_size if plan.drop_remainder else self.examples
+        return dataclasses.replace(plan, num_examples=examples, shuffle=False, shard=(0, 1)).batches()
 
-    def _epoch(self, epoch: tf.Tensor) -> tf.data.Dataset:
-        plan, steps = self.plan, self.plan.steps_per_epoch
-        files, ranges = self.files, self.ranges
-        seed = tf.stack([tf.constant(plan.seed, tf.int64), epoch])
-        if plan.shuffle:
-            order = _permutation(tf.shape(files)[0], seed)
-            files, ranges = tf.gather(files, order), tf.gather(ranges, order)
-        edges = tf.concat([[0], tf.cumsum(ranges[:, 1])], 0)
-        edges = tf.concat([edges[: -1 : self.per_window], edges[-1:]], 0)
+    def take(self, epoch: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(ids int64 [B], records object [B]) at ascending positions; reads the next window meanwhile."""
+        sizes = [piece.take for piece in self._order(epoch)]
+        edges = np.cumsum([0, *sizes])[:: self.per_window]
+        windows = np.searchsorted(edges, positions, side="right") - 1
+        ids, records = [], []
+        for window in map(int, np.unique(windows)):
+            loaded = self._window(epoch, window).result()
+            rows = positions[windows == window] - edges[window]
+            ids.append(loaded[0][rows])
+            records.append(loaded[1][rows])
+        following = epoch + (window + 1) // self.windows, (window + 1) % self.windows
+        if self.plan.epochs is None or following[0] < self.plan.epochs:
+            self._window(*following)
+        return np.concatenate(ids), np.concatenate(records)
 
-        first_epoch, first_step = plan.start[0] + plan.start[1] // steps, plan.start[1] % steps
-        first = tf.where(epoch == first_epoch, tf.constant(first_step * plan.batch_size, tf.int64), 0)
-        last = steps * plan.batch_size if plan.drop_remainder else self.examples
-        first_window = tf.searchsorted(edges, first[None], side="right")[0] - 1
+    def _order(self, epoch: int) -> list[_Piece]:
+        if not self.plan.shuffle:
+            return self.pieces
+        rng = np.random.default_rng((self.plan.seed, epoch))
+        return [self.pieces[i] for i in rng.permutation(len(self.pieces))]
 
-        def load(window: tf.Tensor) -> tf.data.Dataset:
-            part = slice(window * self.per_window, (window + 1) * self.per_window)
-            pieces = tf.data.Dataset.from_tensor_slices((files[part], ranges[part]))
-            files_at_once = 16 if plan.shuffle else 1
-            records = pieces.interleave(
-                _read,
-                cycle_length=files_at_once,
-                num_parallel_calls=min(files_at_once, 4),
-                deterministic=True,
-            )
-            return records.batch(tf.reduce_sum(ranges[part, 1]))
+    def _window(self, epoch: int, window: int) -> Future:
+        key = epoch, window
+        with self._lock:
+            if key not in self._loading:
+                self._loading[key] = self._ahead.submit(self._load, *key)
+            self._loading.move_to_end(key)
+            if len(self._loading) > self.KEPT:
+                self._loading.popitem(last=False)
+            return self._loading[key]
 
-        def shuffle(window: tf.Tensor, ids: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:
-            if plan.shuffle:
-                order = _permutation(tf.shape(ids)[0], tf.random.fold_in(seed, window, alg="philox"))
-                ids, records = tf.gather(ids, order), tf.gather(records, order)
-            return tf.data.Dataset.from_tensor_slices((ids, records))
-
-        windows = tf.data.Dataset.range(tf.cast(first_window, tf.int64), self.windows)
-        loaded = windows.flat_map(lambda w: load(w).map(lambda ids, records: (w, ids, records))).prefetch(1)
-        examples = loaded.flat_map(shuffle).skip(first - edges[first_window]).take(last - first)
-        return examples.batch(plan.batch_size, plan.drop_remainder).map(lambda *batch: (epoch, *batch))
+    def _load(self, epoch: int, window: int) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, records) of a window, permuted."""
+        pieces = self._order(epoch)[window * self.per_window : (window + 1) * self.per_window]
+        records = np.concatenate(list(self._files.map(_read, pieces)))
+        ids = np.concatenate([np.arange(piece.first, piece.first + piece.take) for piece in pieces])
+        if not self.plan.shuffle:
+            return ids, records
+        order = np.random.default_rng((self.plan.seed, epoch, window)).permutation(len(ids))
+        return ids[order], records[order]
 
 
-def _permutation(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    keys = tf.random.stateless_uniform([count], seed, minval=None, maxval=None, dtype=tf.int64, alg="philox")
-    return tf.argsort(keys, stable=True)
-
-
-def _read(file: tf.Tensor, part: tf.Tensor) -> tf.data.Dataset:
-    """(ids, records) of a piece."""
-    return tf.data.TFRecordDataset(file).skip(part[0]).take(part[1]).enumerate(part[2])
+def _read(piece: _Piece) -> np.ndarray:
+    """The records of a piece, bytes, as an object array [take]."""
+    # Nothing that needs TensorFlow's threads: they all may be waiting for this.
+    records = tf.data.TFRecordDataset(piece.file, buffer_size=2**20).skip(piece.skip).take(piece.take)
+    found = list(records.batch(64).as_numpy_iterator())
+    count = sum(map(len, found))
+    if count != piece.take:
+        raise ValueError(
+            f"{piece.file} holds {piece.skip + count} examples, expected {piece.skip + piece.take}: "
+            "prepare the data set again"
+        )
+    return np.concatenate(found)
 
 
 def prepared_builder(name: str, data_dir: str | Path | None = None) -> Any:
@@ -222,30 +238,27 @@ def from_tfds(
     decoding = batches.Decoding(image_size, channels, policy, max_pixels)
     store = None if cache is None else Cache(cache_bytes, cache_dir)
     pool = batches.thread_pool(workers)
-    spec = {image_key: tf.io.FixedLenFeature([], tf.string)}
-    if labels:
-        spec[label_key] = tf.io.FixedLenFeature([], tf.int64)
+    records = _Records(pieces, plan, window)
 
-    def parse(epoch: tf.Tensor, ids: tf.Tensor, records: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        parsed = tf.io.parse_example(records, spec)
-        return epoch, ids, *(parsed[key] for key in spec)
-
-    def decode_batch(
-        epoch: np.ndarray, ids: np.ndarray, contents: np.ndarray, *rest: np.ndarray
-    ) -> list[np.ndarray]:
-        def images(number: np.int64, content: bytes) -> tuple[np.ndarray, ...]:
+    def decode_batch(epoch: np.ndarray, positions: np.ndarray) -> list[np.ndarray]:
+        def example(number: np.int64, record: bytes) -> tuple[tuple[np.ndarray, ...], int]:
+            feature = tf.train.Example.FromString(record).features.feature
+            label = feature[label_key].int64_list.value[0] if labels else 0
             key = f"{builder.data_path} {split} {number} {decoding.shape} {policy is None}"
             try:
-                image = batches.cached(store, key, lambda: decoding.image(content))
+                image = batches.cached(
+                    store, key, lambda: decoding.image(feature[image_key].bytes_list.value[0])
+                )
             except decode.DecodeError as error:
                 raise decode.DecodeError(f"{name}, {split}, example {number}: {error}") from error
-            return decoding.arrays(image, (plan.seed, int(epoch), int(number)))
+            return decoding.arrays(image, (plan.seed, int(epoch), int(number))), label
 
-        return [*batches.stack(list(pool.map(images, ids, contents)), decoding), *rest]
+        found = pool.map(example, *records.take(int(epoch), positions))
+        images, numbers = zip(*found, strict=True)
+        columns = batches.stack(list(images), decoding)
+        return [*columns, np.array(numbers, np.int64)] if labels else columns
 
-    records = _Records(pieces, plan, window).batches().map(parse)
-    dataset = batches.map_python(records, decode_batch, decoding, labels)
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(plan.cardinality))
+    dataset = batches.map_python(records.positions(), decode_batch, decoding, labels)
     dataset.steps_per_epoch = plan.steps_per_epoch
     dataset.class_names = getattr(features[label_key], "names", None) if labels else None
     return dataset
