@@ -51,7 +51,11 @@ setup(
             "build>=1.2",
             "setuptools>=77",
             "wheel>=0.45",
+            "nbclient>=0.10",
+            "nbformat>=5.10",
+            "ipykernel>=6.29",
         ],
+        "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.6,<10", "mkdocstrings[python]>=1.0"],
     },
     entry_points={"console_scripts": ["keras-sslhsic = keras_sslhsic.cli:main"]},
     classifiers=[

@@ -6,3 +6,4 @@ from keras_sslhsic.training.callbacks import WeightEMA as WeightEMA
 from keras_sslhsic.training.checkpoint import Checkpoint as Checkpoint
 from keras_sslhsic.training.probes import KNNProbe as KNNProbe
 from keras_sslhsic.training.probes import LinearProbe as LinearProbe
+from keras_sslhsic.training.progress import Progress as Progress

@@ -1,28 +1,97 @@
-"""The Python in README and docs runs as it stands there, block after block."""
+"""The Python and shell blocks of README and docs run as they stand there, block after block, in one folder.
 
+A block that is not run says why in a comment right above it: <!-- not run: needs ImageNet -->
+"""
+
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+
+import keras_sslhsic
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md"))]
+BLOCK = re.compile(r"^(<!-- not run: .+ -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(document):
+    """(language, code, whether it is run) of every block."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return [(language, code, not reason) for reason, language, code in BLOCK.findall(text)]
+
+
+def runnable(document):
+    return [block for block in blocks(document) if block[0] in ("python", "sh") and block[2]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", ["README.md", "docs/method.md"])
-def test_python_blocks_run(document, tmp_path, monkeypatch):
-    blocks = BLOCK.findall((ROOT / document).read_text(encoding="utf-8"))
-    assert blocks
+@pytest.mark.parametrize("document", [document for document in DOCUMENTS if runnable(document)])
+def test_blocks_run(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    for number, block in enumerate(blocks):
-        exec(compile(block, f"{document}, block {number}", "exec"), names)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    names = reader_has()
+    for number, (language, code, _) in enumerate(runnable(document)):
+        if language == "python":
+            exec(compile(code, f"{document}, block {number}", "exec"), names)
+        else:
+            done = subprocess.run(["bash", "-ec", code], capture_output=True, text=True)
+            assert done.returncode == 0, f"{document}, block {number}:\n{code}\n{done.stderr[-3000:]}"
 
 
-@pytest.mark.parametrize(
-    "document", [path.relative_to(ROOT) for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]]
-)
+def reader_has():
+    """The files and variables that the documents take for granted, small; returns the variables."""
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 40, 40, 3), dtype=np.uint8)
+    for number, image in enumerate(pixels):
+        file = Path("photos", "ab"[number % 2], f"{number}.png")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(file)
+    shutil.copy(ROOT / "tests/data/checkpoint_tiny.npy", "checkpoint.npy")
+    Path("configs").mkdir()
+    Path("configs/fashion_small.py").write_text(f"""
+from keras_sslhsic import config
+
+def get_config():
+    found = config.load({str(ROOT / "configs/fashion_small.py")!r}, {SMALL})
+    found.unlock()
+    return found
+""")
+    encoder = keras_sslhsic.load_pretrained("r18_fashion")
+    keras_sslhsic.save_pretrained(encoder, "runs/fashion_small")
+    images = keras_sslhsic.data.bundled.load()[1][0][:8]
+    return {
+        "encoder": encoder,
+        "images": images,
+        "images_uint8": images,
+        "images_float": images.astype("float32"),
+        "jpeg_or_png_strings": [path.read_bytes() for path in Path("photos").glob("*/*.png")],
+    }
+
+
+# Of configs/fashion_small.py: 500 images, a narrow network.
+SMALL = [
+    "data.holdout=0.95",
+    "encoder.width=0.05",
+    "batch_size=100",
+    "model.projector_hidden=16",
+    "model.projection_dim=8",
+    "loss.num_features=16",
+]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_block_names_its_language(document):
+    unknown = {language for language, _, _ in blocks(document)} - {"python", "sh", "bibtex"}
+    assert not unknown
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_lead_somewhere(document):
     text = re.sub(
         r"^```.*?^```", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL

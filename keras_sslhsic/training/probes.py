@@ -66,8 +66,11 @@ class KNNProbe(_Probe):
         batch_size: images a step.
 
     Example:
-        >>> probe = KNNProbe((x[:8000], y[:8000]), (x[8000:], y[8000:]), every=5)
-        >>> model.fit(dataset, epochs=20, callbacks=[probe, keras.callbacks.TensorBoard(log_dir)])
+        >>> probe = KNNProbe((x[:150], y[:150]), (x[150:], y[150:]), every=2)
+        >>> callbacks = [probe, keras.callbacks.TensorBoard(log_dir)]
+        >>> history = model.fit(dataset, epochs=2, steps_per_epoch=2, callbacks=callbacks, verbose=0)
+        >>> len(history.history["knn_top1"])
+        1
     """
 
     def __init__(

@@ -72,7 +72,7 @@ def save_pretrained(
         ValueError: if `model` is no encoder of images, or a fact is no field of `Entry`.
 
     Example:
-        >>> save_pretrained(encoder, "my_encoder", metrics={"kNN": 83.1}, licence="MIT")
+        >>> entry = save_pretrained(encoder, "my_encoder", metrics={"kNN": 83.1}, licence="MIT")
         >>> encoder = load_pretrained("my_encoder")
     """
     directory = Path(directory)

@@ -47,7 +47,7 @@ def export_saved_model(model: keras.Model, path: str | os.PathLike) -> None:
     Example:
         >>> export_saved_model(encoder, "served/1")
         >>> served = tf.saved_model.load("served/1").signatures["serving_default"]
-        >>> served(image=tf.constant(images_uint8))["features"]
+        >>> features = served(image=tf.constant(images_uint8))["features"]
     """
     model = encoder_of(model)
     target = Path(path)

@@ -45,8 +45,8 @@ def load_pretrained(
         FileNotFoundError: if the weights are nowhere; the message names the ways to get them.
 
     Example:
-        >>> encoder = load_pretrained("r50_1x", weights="random")
-        >>> features = encoder(images_uint8)            # [B, 2048]
+        >>> encoder = load_pretrained("r18_fashion")
+        >>> features = encoder(images_uint8)  # [B, F]
     """
     path = Path(name)
     if str(name) not in registry.entries() and path.exists():
