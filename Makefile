@@ -3,6 +3,7 @@
 # make test-slow   run the others
 # make lint        ruff and mypy
 # make lock        resolve requirements.lock again
+# make docs        build the documentation into site/
 # make tpu-check  compile the training step for a TPU, without one; ONLY=small|r50|replicas|negative for one case
 # make clean       remove what these targets made
 
@@ -47,7 +48,7 @@ lock:
 	  --no-emit-find-links setup.py -o requirements.lock
 
 clean:
-	rm -rf .venv .venv-tpu build dist keras_sslhsic.egg-info runs site
+	rm -rf .venv .venv-docs .venv-tpu build dist keras_sslhsic.egg-info runs site
 
 .PHONY: tpu-check
 tpu-check: .venv-tpu/installed
@@ -59,4 +60,14 @@ tpu-check: .venv-tpu/installed
 	grep -v '^tensorflow==' requirements.lock > .venv-tpu/requirements.txt
 	.venv-tpu/bin/pip install --quiet --progress-bar off --no-deps -r .venv-tpu/requirements.txt \
 	  tensorflow-tpu==2.20.0 libtpu==0.0.30 jax==0.6.2 jaxlib==0.6.2
+	@touch $@
+
+.PHONY: docs
+docs: .venv-docs/installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+
+# Pages are made from the sources alone: neither TensorFlow nor the package is installed.
+.venv-docs/installed: requirements-docs.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --progress-bar off -r requirements-docs.txt
 	@touch $@

@@ -55,7 +55,6 @@ setup(
             "nbformat>=5.10",
             "ipykernel>=6.29",
         ],
-        "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.6,<10", "mkdocstrings[python]>=1.0"],
     },
     entry_points={"console_scripts": ["keras-sslhsic = keras_sslhsic.cli:main"]},
     classifiers=[
