@@ -58,3 +58,33 @@ def learning_rate(optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
 def loss_scale(optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
     """The factor that `optimizer.scale_loss` multiplies with, float32 []."""
     return tf.cast(optimizer.scale_loss(tf.ones([], tf.float32)), tf.float32)
+
+
+def step_results(model: keras.Model) -> dict[str, tf.Tensor]:
+    """The metrics of a model as its training or test step returns them: scalars, or [1] with several workers.
+
+    With several workers, Keras averages what a step returns over the first axis, which a scalar does not have.
+    """
+    results = model.get_metrics_result()
+    if has_workers(model.distribute_strategy):
+        results = {name: value[None] for name, value in results.items()}
+    return results
+
+
+def has_workers(strategy: tf.distribute.Strategy) -> bool:
+    """Whether a strategy spreads over several processes, each of which runs the whole program."""
+    workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    return workers and strategy.extended._in_multi_worker_mode()
+
+
+def of_all_replicas(strategy: tf.distribute.Strategy, value: int) -> list[int]:
+    """What each process calls this with, once a replica; returns when all have called. [value] in a single process."""
+    if not has_workers(strategy):
+        return [value]
+
+    @tf.function
+    def gather():
+        context = tf.distribute.get_replica_context
+        return strategy.run(lambda: context().all_gather(tf.identity([value]), axis=0))
+
+    return strategy.experimental_local_results(gather())[0].numpy().tolist()

@@ -45,6 +45,21 @@ def as_dataset(x: Any, y: Any, batch_size: int, seed: int, epoch: int) -> Any:
     return x
 
 
+def share(dataset: Any) -> Any:
+    """Has a strategy of several workers give each of them its own part of every global batch.
+
+    TensorFlow would divide the files instead where it finds some, and then batches are not those of one machine. A
+    data set whose options name a way of sharding keeps it.
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        return dataset
+    policy = tf.data.experimental.AutoShardPolicy
+    options = tf.data.Options()
+    if dataset.options().experimental_distribute.auto_shard_policy == policy.AUTO:
+        options.experimental_distribute.auto_shard_policy = policy.DATA
+    return dataset.with_options(options)
+
+
 def check(dataset: Any, num_replicas: int) -> None:
     """Raises a ValueError for batches that training would fail on, or would silently mistreat.
 

@@ -5,7 +5,7 @@ import keras
 from keras_sslhsic import compat
 from keras_sslhsic.training.schedules import TargetDecay
 
-_CHECK_EVERY = 50  # steps; the model notes the exact step of a fault itself
+_CHECK_EVERY = 50  # steps; the model itself notes the exact step of a fault
 
 
 class TargetEMA(keras.callbacks.Callback):
@@ -81,13 +81,21 @@ class WeightEMA(keras.callbacks.Callback):
 class StopOnFault(keras.callbacks.Callback):
     """Stops training at a loss that is not finite, or at labels outside of the classes, and says at which step.
 
+    Looks after the first batch of an epoch, every 50 steps from there, and at the end of the epoch; where more steps
+    than that are made in one execution, after each execution.
+
     Raises:
         FloatingPointError: for the loss.
         ValueError: for labels.
     """
 
+    def on_epoch_begin(self, epoch, logs=None):
+        self._next_look = 0
+
     def on_train_batch_end(self, batch, logs=None):
-        if batch % _CHECK_EVERY == 0:
+        # With several steps in one execution, this is called for the last of them alone.
+        if batch >= self._next_look:
+            self._next_look = batch + _CHECK_EVERY
             self._check()
 
     def on_epoch_end(self, epoch, logs=None):

@@ -29,6 +29,8 @@ class Checkpoint(keras.callbacks.Callback):
     A file is written beside its final name, flushed to the disk and renamed: whoever finds it finds all of it. A file
     that cannot be read all the same is passed over with a warning, and the one before it taken.
 
+    With several workers, the chief writes and all of them read, so the directory must be one that they share.
+
     Args:
         directory: where the files go, `checkpoint-<epoch>.npz`; made if it is missing.
         keep: how many of the newest files stay, >= 1.
@@ -50,7 +52,7 @@ class Checkpoint(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if not np.isfinite(float((logs or {}).get("loss", 0.0))):
             return  # the last good checkpoint stays the last
-        if _is_chief(self.model):
+        if self.model.distribute_strategy.extended.should_checkpoint:
             self.save(self.model, epoch + 1)
 
     def save(self, model: keras.Model, epoch: int) -> Path:
@@ -83,8 +85,18 @@ class Checkpoint(keras.callbacks.Callback):
             The number of epochs that it has finished; 0 if there is no checkpoint.
 
         Raises:
-            ValueError: if the checkpoint is of another model.
+            ValueError: if the checkpoint is of another model, or the workers of one run do not find the same one.
         """
+        epoch = self._restore_newest(model)
+        found = compat.of_all_replicas(model.distribute_strategy, epoch)
+        if len(set(found)) > 1:
+            raise ValueError(
+                f"The workers would go on from different epochs, {found}: this one found {epoch} in {self.directory}. Give "
+                "all of them one directory on a file system that they share."
+            )
+        return epoch
+
+    def _restore_newest(self, model) -> int:
         for file in reversed(self.files()):
             try:
                 with np.load(file) as archive:
@@ -98,11 +110,6 @@ class Checkpoint(keras.callbacks.Callback):
             _assign(model, arrays, file)
             return meta["epoch"]
         return 0
-
-
-def _is_chief(model) -> bool:
-    resolver = getattr(model.distribute_strategy, "cluster_resolver", None)
-    return resolver is None or not resolver.cluster_spec().as_dict() or resolver.task_id in (0, None)
 
 
 def _state(model) -> dict:

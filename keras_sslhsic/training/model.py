@@ -317,13 +317,13 @@ class SSLHSIC(keras.Model):
         self._note_faults(loss, labels)
         self.step.assign_add(1)
         self._monitor.update(terms)
-        return self.get_metrics_result()
+        return compat.step_results(self)
 
     def test_step(self, data):
         _, terms, z, _ = self._evaluate_batch(data, training=False)
         terms["feature_std"], terms["effective_rank"] = diagnostics.feature_spread(z[:, 0])
         self._monitor.update(terms)
-        return self.get_metrics_result()
+        return compat.step_results(self)
 
     def _learn_kernel_scale(self, z):
         """One step of the kernel's optimizer; both tapes are apart, so a loss scale does not touch this one."""
@@ -402,7 +402,11 @@ class SSLHSIC(keras.Model):
         for kind in (TargetEMA, StopOnFault) if self.target else (StopOnFault,):
             if not any(isinstance(callback, kind) for callback in callbacks):
                 callbacks.append(kind())
+        dataset = batches.share(dataset)
         return super().fit(dataset, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, **kwargs)
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        """Nothing: every variable is there already, and Keras' way cannot average a dict over several workers."""
 
     # Configuration ----------------------------------------------------------------------------------------------
 

@@ -229,6 +229,20 @@ def test_loss_that_is_not_finite_names_the_step(tiny_model, images):
         model.fit(images, batch_size=8, epochs=3, verbose=0)
 
 
+@pytest.mark.parametrize("steps_per_execution", [1, 7, 64])
+def test_a_fault_is_noticed_soon_for_any_steps_per_execution(steps_per_execution):
+    looks = []
+    callback = callbacks.StopOnFault()
+    callback._check = lambda: looks.append(end)
+    for _ in range(2):
+        callback.on_epoch_begin(0)
+        for end in range(steps_per_execution - 1, 640, steps_per_execution):
+            callback.on_train_batch_end(end)
+    assert looks[0] == steps_per_execution - 1 and looks[len(looks) // 2] == looks[0]
+    gaps = np.diff(looks[: len(looks) // 2])
+    assert max(gaps) < 50 + steps_per_execution and min(gaps) >= 50
+
+
 def test_one_view(tiny_model, images):
     one = views.ViewPolicy(
         size=8, blur=views.Blur(probability=(0.0,)), solarize=views.Solarize(probability=(0.0,))

@@ -1,0 +1,139 @@
+"""Two workers, each a process of its own, against one: the same weights; what happens when one of them dies."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+EPOCHS = 2
+TIME_LIMIT = 240  # seconds: the processes import TensorFlow, and may share one core with others
+# Two epochs of three steps on images whose halves differ. A victim kills itself after the fourth step.
+PROGRAM = """
+    import os, signal, sys
+    import keras, numpy as np
+    from keras_sslhsic import LARS, SSLHSIC, callbacks, losses, strategy, views
+
+    name, epochs, directory, result, victim = sys.argv[1:]
+    plain = views.ViewPolicy(
+        size=8, crop=views.Crop(area=(1.0, 1.0)), flip=0.0, jitter=views.ColorJitter(probability=0.0), grayscale=0.0,
+        blur=views.Blur(probability=(0.0, 0.0)), solarize=views.Solarize(probability=(0.0, 0.0)),
+        mean=(0.5,) * 3, std=(0.5,) * 3,
+    )
+    with strategy(name).scope():
+        keras.utils.set_random_seed(1)
+        images = keras.Input((8, 8, 3))
+        x = keras.layers.Conv2D(6, 3, padding="same", use_bias=False)(images)
+        x = keras.layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
+        encoder = keras.Model(images, keras.layers.GlobalAveragePooling2D()(keras.layers.ReLU()(x)))
+        model = SSLHSIC(encoder, 12, 8, views=plain, num_classes=3, weight_ema=0.9)
+        model.compile(LARS(0.2), loss=losses.SSLHSICLoss(num_features=32))
+
+    class Dies(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if victim == "victim" and int(model.step.value) == 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    data = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 3))
+    data[:12] //= 4
+    model.fit(
+        data.astype("uint8"), np.arange(24) % 3, batch_size=8, epochs=int(epochs), verbose=0,
+        callbacks=[callbacks.TargetEMA(0.9), callbacks.Checkpoint(directory), Dies()],
+    )
+    np.savez(result, *[v.numpy() for v in [*model.weights, *model.optimizer.variables]])
+"""
+
+
+def start(strategy, directory, result, victim="", **environment):
+    program = [sys.executable, "-c", textwrap.dedent(PROGRAM), strategy, EPOCHS, directory, result, victim]
+    return subprocess.Popen(
+        [str(word) for word in program],
+        env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def start_workers(directory, tag, victim=None):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+    for s in sockets:
+        s.close()
+    cluster = {"worker": addresses}
+    return [
+        start(
+            "multiworker",
+            directory,
+            directory / f"{tag}{index}.npz",
+            "victim" if index == victim else "",
+            TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}),
+        )
+        for index in range(2)
+    ]
+
+
+def wait(processes):
+    """[(exit status, what was said on the error stream)], within the time limit."""
+    try:
+        errors = [process.communicate(timeout=TIME_LIMIT)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
+
+
+def finish(processes):
+    for status, error in wait(processes):
+        assert status == 0, error[-4000:]
+
+
+def arrays(file):
+    with np.load(file) as archive:
+        return {name: archive[name] for name in archive.files if name != "meta.json"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of an uninterrupted run of two workers."""
+    folder = tmp_path_factory.mktemp("workers")
+    folder.joinpath("run").mkdir()
+    finish(start_workers(folder / "run", "worker"))
+    return folder / "run"
+
+
+def test_two_workers_equal_one_process(whole, tmp_path):
+    finish([start("one", tmp_path, tmp_path / "one.npz")])
+    # The chief alone has written, and left nothing half done.
+    checkpoints = [f"checkpoint-{epoch:06d}.npz" for epoch in (1, 2)]
+    assert sorted(p.name for p in whole.iterdir()) == [*checkpoints, "worker0.npz", "worker1.npz"]
+    for name in checkpoints:
+        expected, found = arrays(tmp_path / name), arrays(whole / name)
+        assert expected.keys() == found.keys()
+        for variable, value in expected.items():
+            np.testing.assert_allclose(found[variable], value, rtol=1e-5, atol=1e-5, err_msg=variable)
+    first, second = (arrays(whole / f"worker{index}.npz") for index in range(2))
+    for variable, value in first.items():
+        np.testing.assert_array_equal(second[variable], value)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_worker_ends_the_other_and_both_go_on(whole, tmp_path, victim):
+    ended = wait(start_workers(tmp_path, "killed", victim))
+    assert ended[victim][0] == -9
+    status, error = ended[1 - victim]
+    # An exception where TensorFlow can raise one; it aborts the process where its coordinator was the victim.
+    assert status not in (0, -9) and ("Unavailable" in error or "UNAVAILABLE" in error), error[-4000:]
+    assert not list(tmp_path.glob("killed*.npz"))
+
+    finish(start_workers(tmp_path, "resumed"))
+    for index in range(2):
+        expected, found = arrays(whole / f"worker{index}.npz"), arrays(tmp_path / f"resumed{index}.npz")
+        for variable, value in expected.items():
+            np.testing.assert_array_equal(found[variable], value)
