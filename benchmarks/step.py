@@ -2,17 +2,19 @@
 
     python benchmarks/step.py --model small --batch 128
     python benchmarks/step.py --model r50 --batch 8 --steps 3
-    python benchmarks/step.py --communication --model r50 --batch 64 256     (bytes between replicas; nothing is run)
+    python benchmarks/step.py --communication --model small --batch 64 256     (bytes between replicas; nothing is run)
 
-The rows are the whole step, as `fit` runs it, and the step without its views, loss, optimizer, averages or target;
-a part's share is the time that the step saves without it. Network is what is left of the whole: forward and
-backward, target included. Seconds are wall time; processor seconds, of all threads, suffer less on a busy machine.
+The whole step is what `fit` runs, and everything but the network is also run by itself: the views; the loss with its
+gradient, the kernel's scale and the diagnostics; the optimizer; the moving averages. The network, forward and
+backward and the target's forward pass, is what is left of the whole. Seconds are wall time. Shares are of processor
+seconds, of all threads, which suffer less on a busy machine.
 """
 
 import argparse
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -22,51 +24,93 @@ import replica
 import tensorflow as tf
 import variants
 
+from keras_sslhsic import compat, losses
+from keras_sslhsic.training import averaging, diagnostics
 
-def measure(name: str, batch_size: int, without: str | None, steps: int, xla: bool) -> tuple[float, float]:
-    """(seconds, processor seconds) of one step, medians."""
-    _, step, batch = variants.build(name, batch_size, without)
-    data = variants.random_batch(batch)
-    compiled = tf.function(step, jit_compile=xla or None, autograph=False)
-    compiled(data)
+ROW = "{:<12} {:>10} {:>12} {:>10} {:>8}"
+
+
+def parts(model, data: dict[str, tf.Tensor]) -> dict[str, tuple[Callable, list[tf.Tensor]]]:
+    """What a step does beside its network: {name: (function, its arguments)}."""
+    seeds = model._seeds()
+    shape = [data["image"].shape[0], 2 * model.policy.num_views if model.target else model.policy.num_views]
+    z = losses.unit_norm(tf.random.stateless_normal([*shape, model.projection_dim], [0, 2]))
+    gradients = [1e-3 * tf.convert_to_tensor(compat.tensor(v)) for v in model.online_variables]
+
+    def loss(z):
+        with tf.GradientTape() as tape:
+            tape.watch(z)
+            value = model.objective.terms(z, seeds[1], compat.tensor(model.kernel_scale))["loss"]
+        gradient = tape.gradient(value, z)
+        model._learn_kernel_scale(z)
+        return gradient, diagnostics.feature_spread(z[:, 0])
+
+    def averages():
+        if model.target:
+            averaging.update(model.target_variables, model.target_sources, 0.99)
+        if model.ema_encoder is not None:
+            model._update_weight_ema()
+
+    return {
+        "views": (lambda images: model._views(images, seeds[0]), [data["image"]]),
+        "loss": (loss, [z]),
+        "optimizer": (lambda *gradients: model.optimizer.apply(gradients), gradients),
+        "averages": (averages, []),
+    }
+
+
+def measure(function: Callable, arguments: list[tf.Tensor], steps: int) -> tuple[float, float]:
+    """(seconds, processor seconds) of a call in a graph, medians."""
+    compiled = tf.function(function, autograph=False)
+    compiled(*arguments)
     wall, processor = [], []
     for _ in range(steps):
         started, used = time.perf_counter(), time.process_time()
-        float(compiled(data)["loss"])
+        compiled(*arguments)
         wall.append(time.perf_counter() - started)
         processor.append(time.process_time() - used)
     return statistics.median(wall), statistics.median(processor)
 
 
-def shares(arguments: argparse.Namespace) -> None:
-    """Prints the table of parts."""
-    rows, batch_size = {}, arguments.batch[0]
-    for without in (None, *variants.PARTS):
-        wall, processor = measure(arguments.model, batch_size, without, arguments.steps, arguments.xla)
-        rows[without] = processor
-        name = f"without {without}" if without else "whole step"
-        share = "" if without is None else f"{1 - processor / rows[None]:7.1%}"
-        print(
-            f"{name:<20} {wall:8.3f} s {batch_size / wall:8.1f} images/s {processor:8.3f} processor s {share}",
-            flush=True,
+def shares(name: str, batch_size: int, steps: int) -> None:
+    """Prints the table of parts, each row as soon as it is known."""
+    model, step, batch = variants.build(name, batch_size)
+    data = variants.random_batch(batch)
+    print(ROW.format(f"{name}, {batch_size}", "seconds", "processor s", "images/s", "share"), flush=True)
+    whole = measure(step, [data], steps)
+    print(
+        ROW.format(
+            "whole step", f"{whole[0]:.3f}", f"{whole[1]:.3f}", f"{batch_size / whole[0]:.1f}", "100 %"
         )
-    others = sum(1 - rows[part] / rows[None] for part in ("views", "loss", "optimizer", "ema"))
-    print(f"network {1 - others:.1%}, everything else {others:.1%} of the processor time")
+    )
+    network = whole[1]
+    for part, (function, arguments) in parts(model, data).items():
+        wall, processor = measure(function, arguments, steps)
+        network -= processor
+        print(
+            ROW.format(part, f"{wall:.3f}", f"{processor:.3f}", "", f"{processor / whole[1]:.1%}"), flush=True
+        )
+    print(ROW.format("network", "", f"{network:.3f}", "", f"{network / whole[1]:.1%}"))
 
 
-def communication(arguments: argparse.Namespace) -> None:
+def communication(name: str, batch_sizes: list[int]) -> None:
     """Prints what one replica sums with the others in a step."""
     for replicas in (2, 4):
-        for batch_size in arguments.batch:
-            _, step, batch = variants.build(arguments.model, batch_size)
+        for batch_size in batch_sizes:
+            _, step, batch = variants.build(name, batch_size)
             with replica.one_of(replicas):
                 sums = replica.sums(lowering.trace(step, batch).graph)
             total = sum(size for _, size in sums)
             print(
-                f"{replicas} replicas, {batch_size} images on each: {len(sums)} tensors summed, "
-                f"{total / 1e6:.2f} MB; the largest {max(size for _, size in sums) / 1e6:.2f} MB",
+                f"{name}, {replicas} replicas, {batch_size} images on each: {len(sums)} tensors summed, "
+                f"{total / 1e6:.2f} MB; without the gradients {(total - _gradients(step)) / 1e6:.3f} MB",
                 flush=True,
             )
+
+
+def _gradients(step) -> int:
+    """Bytes of the gradients of a trainer's step."""
+    return sum(4 * v.shape.num_elements() for v in step.__self__.online_variables)
 
 
 def main() -> None:
@@ -77,10 +121,12 @@ def main() -> None:
         "--batch", type=int, nargs="+", default=[128], help="several for --communication alone"
     )
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--xla", action="store_true", help="compile the step with XLA")
     parser.add_argument("--communication", action="store_true", help="count the bytes between replicas")
     arguments = parser.parse_args()
-    communication(arguments) if arguments.communication else shares(arguments)
+    if arguments.communication:
+        communication(arguments.model, arguments.batch)
+    else:
+        shares(arguments.model, arguments.batch[0], arguments.steps)
 
 
 if __name__ == "__main__":
