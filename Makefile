@@ -4,6 +4,7 @@
 # make lint        ruff and mypy
 # make lock        resolve requirements.lock again
 # make docs        build the documentation into site/
+# make notebooks   run the notebooks in colab/ and keep their outputs
 # make tpu-check  compile the training step for a TPU, without one; ONLY=small|r50|replicas|negative for one case
 # make clean       remove what these targets made
 
@@ -62,9 +63,12 @@ tpu-check: .venv-tpu/installed
 	  tensorflow-tpu==2.20.0 libtpu==0.0.30 jax==0.6.2 jaxlib==0.6.2
 	@touch $@
 
-.PHONY: docs
+.PHONY: docs notebooks
 docs: .venv-docs/installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+
+notebooks: .venv/installed
+	$(BIN)/python tools/run_notebooks.py
 
 # Pages are made from the sources alone: neither TensorFlow nor the package is installed.
 .venv-docs/installed: requirements-docs.txt
