@@ -1,6 +1,7 @@
 # make pretrain    train on the bundled images, evaluate, write runs/fashion_small, print a table
 # make test        run the tests that take less than ten minutes on two cores
 # make test-slow   run the others
+# make test-beam   run those that need Apache Beam, whose Pillow is older, in an environment of their own
 # make lint        ruff and mypy
 # make lock        resolve requirements.lock again
 # make docs        build the documentation into site/
@@ -15,7 +16,7 @@ RUN ?= runs/fashion_small
 # An interrupted run goes on; a new one begins in an empty folder.
 RESUME = $(if $(wildcard $(RUN)/config.json),--resume)
 
-.PHONY: pretrain test test-slow lint lock clean
+.PHONY: pretrain test test-slow test-beam lint lock clean
 
 pretrain: .venv/installed
 	$(BIN)/keras-sslhsic pretrain --config configs/fashion_small.py --workdir $(RUN) $(RESUME)
@@ -25,6 +26,9 @@ test: .venv/installed
 
 test-slow: .venv/installed
 	$(BIN)/pytest -m slow -n 2
+
+test-beam: .venv/installed .venv-beam/installed
+	.venv-beam/bin/python -m pytest tests/data_pipeline/test_prepare.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -44,12 +48,20 @@ lint: .venv/installed
 	@rm -rf build keras_sslhsic.egg-info
 	@touch $@
 
+# What Beam does not replace is taken from .venv.
+.venv-beam/installed: .venv/requirements
+	$(PYTHON) -m venv --clear .venv-beam
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' \
+	  > "$$(.venv-beam/bin/python -c 'import site; print(site.getsitepackages()[0])')/base.pth"
+	.venv-beam/bin/python -m pip install --quiet --progress-bar off apache-beam==2.77.0 'pillow<13'
+	@touch $@
+
 lock:
 	uv pip compile --universal --python-version 3.10 --extra dev --no-header --no-annotate --no-emit-index-url \
 	  --no-emit-find-links setup.py -o requirements.lock
 
 clean:
-	rm -rf .venv .venv-docs .venv-tpu build dist keras_sslhsic.egg-info runs site
+	rm -rf .venv .venv-docs .venv-beam .venv-tpu build dist keras_sslhsic.egg-info runs site
 
 .PHONY: tpu-check
 tpu-check: .venv-tpu/installed
