@@ -160,6 +160,7 @@ def _pretrain(options):
 def _evaluate(options):
     from keras_sslhsic import evaluation, experiment
     from keras_sslhsic.evaluation import results
+    from keras_sslhsic.evaluation.report import table
 
     if (options.run_folder is None) == (options.encoder is None):
         raise ValueError("Give either --run with a run folder, or --encoder with an encoder.")
@@ -173,11 +174,11 @@ def _evaluate(options):
     encoder = _load(name)
     if options.protocol == "all":
         untrained = experiment.untrained_encoder(options.run_folder) if options.run_folder else None
-        for record in evaluation.benchmark_bundled(encoder, untrained, seed=options.seed):
+        records = []
+        for record in evaluation.benchmark_bundled(encoder, untrained, seed=options.seed, verbose=True):
             results.append(out, record)
-            print(
-                f"{record['encoder']:12} {record['protocol']:16} {100 * record['value']:5.1f} %", flush=True
-            )
+            records.append(record)
+        print(table(records))
         return
     result: evaluation.Result
     if options.protocol == "transfer":

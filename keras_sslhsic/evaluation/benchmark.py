@@ -33,6 +33,7 @@ def benchmark_bundled(
     *,
     recipes: Mapping[float, FinetuneRecipe] = RECIPES,
     seed: int = 0,
+    verbose: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Runs kNN, linear, logistic regression and fine-tuning on the bundled Fashion-MNIST subset.
 
@@ -41,6 +42,7 @@ def benchmark_bundled(
         untrained: the same with the weights it started from.
         recipes: fine-tuning for each share of the labels. Raw pixels have no encoder to fine-tune.
         seed: of all protocols.
+        verbose: whether to show progress bars.
 
     Yields:
         Records (see `Result.record`) with "encoder": "pretrained", "untrained" or "raw pixels", as they are
@@ -54,7 +56,7 @@ def benchmark_bundled(
         context = {"encoder": name, "data": DATA}
         if isinstance(current, keras.Model):
             context["encoder_hash"] = encoder_hash(current)
-        features = [extract_features(current, images) for images, _ in (train, test)]
+        features = [extract_features(current, images, verbose=verbose) for images, _ in (train, test)]
         yield knn(features[0], train[1], features[1], test[1], k=20).record(**context)
         yield linear_features(features[0], train[1], features[1], test[1], seed=seed).record(**context)
         scaled = standardise(*features)
@@ -63,9 +65,9 @@ def benchmark_bundled(
         ).record(**context)
         if isinstance(current, keras.Model):
             for fraction, recipe in recipes.items():
-                yield finetune(current, train, test, fraction=fraction, recipe=recipe, seed=seed).record(
-                    **context
-                )
+                yield finetune(
+                    current, train, test, fraction=fraction, recipe=recipe, seed=seed, verbose=verbose
+                ).record(**context)
 
 
 def _pixels(images):

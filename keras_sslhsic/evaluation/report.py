@@ -41,7 +41,8 @@ def report(path: str | os.PathLike, output: str | os.PathLike | None = None) -> 
 def table(records: Iterable[Mapping[str, Any]]) -> str:
     """Markdown with a row for each encoder and data set, a column for each protocol, values in per cent.
 
-    A cell holds the latest value and its 95 % interval. Reference rows are added for the data sets at hand.
+    A cell holds the latest value and its 95 % interval, or - (raw pixels, say, have no encoder to
+    fine-tune). Reference rows are added for the data sets at hand.
     """
     cells = _cells(records)
     columns = list(dict.fromkeys(column for row in cells.values() for column in row))
@@ -102,6 +103,6 @@ def _column(record: Mapping[str, Any]) -> str:
 
 def _format(record: Mapping[str, Any] | None) -> str:
     if record is None:
-        return ""
+        return "-"
     low, high = record["interval"]
     return f"{100 * record['value']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"

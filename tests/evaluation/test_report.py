@@ -29,7 +29,7 @@ def test_report_of_a_folder(tmp_path):
     text = report(tmp_path, tmp_path / "out")
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
     assert lines[0] == ["encoder", "data", "knn", "linear", "finetune 1 %"]
-    assert lines[2] == ["a", "imagenet2012", "70.0 [68.0, 72.0]", "70.0 [68.0, 72.0]", ""]
+    assert lines[2] == ["a", "imagenet2012", "70.0 [68.0, 72.0]", "70.0 [68.0, 72.0]", "-"]
     assert lines[3][4] == "70.0 [68.0, 72.0]"
     assert lines[4][3] == "74.8" and "SSL-HSIC" in lines[4][0]
     assert (tmp_path / "out" / "report.md").read_text() == text + "\n"
