@@ -20,12 +20,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options.run(options)
     except (ValueError, OSError, ImportError, FloatingPointError, RuntimeError) as error:
-        print(f"keras-sslhsic {options.command}: {error}", file=sys.stderr)
+        print(f"keras-sslhsic {options.command}: {_explain(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nStopped.", file=sys.stderr)
         return 130
     return 0
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"there is no file or folder {error.filename}; give one that exists."
+    return str(error)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,7 @@
 """A whole experiment from its config: data, training, evaluation, pictures, and a run folder that holds them."""
 
 import csv
+import inspect
 import json
 import os
 import time
@@ -10,6 +11,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from ml_collections import ConfigDict
 
 from keras_sslhsic import config as configs
@@ -34,6 +36,9 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     The folder gets config.json, checkpoints/, history.csv, logs/ (TensorBoard), encoder.keras (images in [0, 255] to
     features), model.keras (to train on), encoder.weights.h5, curves.png, views.png, features.png and summary.json.
 
+    Of several workers, all read the chief's checkpoints, so `workdir` is on a file system that they share; each fills
+    a folder, the chief `workdir` and worker i `workdir`.workeri.
+
     Args:
         config: see configs/fashion_small.py.
         workdir: the run folder; made if it is missing.
@@ -45,15 +50,19 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     Raises:
         ValueError: if the folder holds another run, or the config does not fit the data.
     """
-    workdir = Path(workdir)
+    # Several workers find each other before TensorFlow's first operation.
+    machines = strategy(config.strategy)
+    shared, workdir = Path(workdir), _own_folder(Path(workdir), machines)
     data = source(config, error_log=workdir / "broken_images.log")
-    _claim(workdir, config, resume)
+    _refuse_another_run(workdir, config, resume)
     started = time.monotonic()
-    model = build_model(config, data)
+    model = build_model(config, data, machines)
+    workdir.mkdir(parents=True, exist_ok=True)
+    _write_json(workdir / CONFIG, config.to_dict())
     untrained = model.encoder.get_weights()
     show(data.sample(8), model.policy).savefig(workdir / "views.png", dpi=110)
 
-    checkpoint = Checkpoint(workdir / "checkpoints")
+    checkpoint = Checkpoint(shared / "checkpoints")
     first_epoch = checkpoint.restore(model)
     model.fit(
         data.batches(first_epoch),
@@ -94,11 +103,18 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     return summary
 
 
-def build_model(config: ConfigDict, data: Source) -> SSLHSIC:
-    """The compiled trainer that a config describes, built under its strategy; equal seeds give equal weights."""
+def build_model(config: ConfigDict, data: Source, machines: tf.distribute.Strategy | None = None) -> SSLHSIC:
+    """The compiled trainer that a config describes; equal seeds give equal weights.
+
+    Args:
+        config: of an experiment.
+        data: its data set.
+        machines: the strategy to build it under; None makes the one that the config names.
+    """
     keras.utils.set_random_seed(config.seed)
     keras.mixed_precision.set_dtype_policy(config.precision)
-    with strategy(config.strategy).scope():
+    machines = strategy(config.strategy) if machines is None else machines
+    with machines.scope():
         model = SSLHSIC(
             build_encoder(**config.encoder),
             views=config.views,
@@ -148,6 +164,11 @@ def build_loss(settings: ConfigDict) -> keras.losses.Loss:
     name = arguments.pop("name")
     if name not in makers:
         raise ValueError(f"Unknown loss {name!r}; expected one of {', '.join(makers)}.")
+    foreign = set(arguments) - set(inspect.signature(makers[name]).parameters)
+    if foreign:
+        raise ValueError(
+            f"The loss {name!r} takes no {', '.join(sorted(foreign))}: give the whole `loss` of another kind in a config file."
+        )
     return makers[name](**arguments)
 
 
@@ -191,7 +212,7 @@ def compare(
 def untrained_encoder(workdir: str | os.PathLike) -> keras.Model:
     """The encoder that a run started from, normalisation inside."""
     config = load_config(workdir)
-    model = build_model(config, source(config))
+    model = build_model(config, source(config), strategy("one"))
     return serving_encoder(model, model.encoder)
 
 
@@ -232,8 +253,14 @@ def format_table(rows: Sequence[dict[str, Any]]) -> str:
 # The run folder -----------------------------------------------------------------------------------------------------
 
 
-def _claim(workdir: Path, config: ConfigDict, resume: bool) -> None:
-    """Takes a folder for a run, or refuses one that holds another."""
+def _own_folder(workdir: Path, machines: tf.distribute.Strategy) -> Path:
+    """The folder that this process writes to."""
+    if machines.extended.should_checkpoint:
+        return workdir
+    return workdir.with_name(f"{workdir.name}.worker{machines.cluster_resolver.task_id}")
+
+
+def _refuse_another_run(workdir: Path, config: ConfigDict, resume: bool) -> None:
     wanted = json.loads(json.dumps(config.to_dict()))
     file = workdir / CONFIG
     if file.exists():
@@ -254,8 +281,6 @@ def _claim(workdir: Path, config: ConfigDict, resume: bool) -> None:
             )
     elif workdir.exists() and any(workdir.iterdir()):
         raise ValueError(f"{workdir} is not empty and holds no run. Give a new or an empty --workdir.")
-    workdir.mkdir(parents=True, exist_ok=True)
-    _write_json(file, wanted)
 
 
 def _flat(config: dict) -> dict[str, Any]:

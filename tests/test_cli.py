@@ -47,9 +47,17 @@ def test_help_says_what_every_command_does(capsys):
             "10000 examples, fewer than one batch of 20000",
         ),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.data.source=web"], "Unknown data source 'web'"),
+        (
+            ["pretrain", "--config", CONFIG, "--workdir", "x", "--config.loss.name=info_nce"],
+            "'info_nce' takes no gamma, kernel, num_features",
+        ),
         (["evaluate"], "Give either --run"),
         (["evaluate", "--run", "nowhere"], "nowhere holds no run"),
         (["evaluate", "knn", "--encoder", "r51_1x"], "r50_1x"),
+        (["report", "nowhere"], "nowhere"),
+        (["convert", "nowhere.npy", "--to", "x.weights.h5"], "no file or folder nowhere.npy"),
+        (["extract", "--model", "r18_fashion", "--data", "nowhere", "--out", "x.npz"], "nowhere"),
+        (["inspect", "nowhere"], "nowhere"),
     ],
 )  # fmt: skip
 def test_bad_input_is_said_in_one_line_and_nothing_is_written(
