@@ -2,7 +2,7 @@
 
     python benchmarks/step.py --model small --batch 128
     python benchmarks/step.py --model r50 --batch 8 --steps 3
-    python benchmarks/step.py --communication --model small --batch 64 256     (bytes between replicas; nothing is run)
+    python benchmarks/step.py --communication --batch 64 256     (bytes between replicas; nothing is run)
 
 The whole step is what `fit` runs, and everything but the network is also run by itself: the views; the loss with its
 gradient, the kernel's scale and the diagnostics; the optimizer; the moving averages. The network, forward and
@@ -25,6 +25,7 @@ import tensorflow as tf
 import variants
 
 from keras_sslhsic import compat, losses
+from keras_sslhsic.hsic import kernels
 from keras_sslhsic.training import averaging, diagnostics
 
 ROW = "{:<12} {:>10} {:>12} {:>10} {:>8}"
@@ -93,24 +94,35 @@ def shares(name: str, batch_size: int, steps: int) -> None:
     print(ROW.format("network", "", f"{network:.3f}", "", f"{network / whole[1]:.1%}"))
 
 
-def communication(name: str, batch_sizes: list[int]) -> None:
-    """Prints what one replica sums with the others in a step."""
-    for replicas in (2, 4):
-        for batch_size in batch_sizes:
-            _, step, batch = variants.build(name, batch_size)
-            with replica.one_of(replicas):
-                sums = replica.sums(lowering.trace(step, batch).graph)
-            total = sum(size for _, size in sums)
-            print(
-                f"{name}, {replicas} replicas, {batch_size} images on each: {len(sums)} tensors summed, "
-                f"{total / 1e6:.2f} MB; without the gradients {(total - _gradients(step)) / 1e6:.3f} MB",
-                flush=True,
-            )
+def communication(batch_sizes: list[int]) -> None:
+    """Prints what the loss sums over the replicas in a step, its gradient and the kernel's included.
+
+    The network adds to it, for any batch, 4 bytes a parameter for the gradients, and the sums of each
+    BatchNormalization.
+    """
+    print(ROW.format("loss", "replicas", "images", "tensors", "MB"), flush=True)
+    for name, num_features in (("features", 512), ("exact", None)):
+        loss = losses.SSLHSICLoss(num_features=num_features)
+        for replicas in (2, 4):
+            for batch_size in batch_sizes:
+                spec = {"z": tf.TensorSpec([batch_size, 4, 256], tf.float32)}
+                with replica.one_of(replicas):
+                    sums = replica.sums(lowering.trace(_loss_step(loss), spec).graph)
+                size = sum(size for _, size in sums) / 1e6
+                print(ROW.format(name, replicas, batch_size, len(sums), f"{size:.3f}"), flush=True)
 
 
-def _gradients(step) -> int:
-    """Bytes of the gradients of a trainer's step."""
-    return sum(4 * v.shape.num_elements() for v in step.__self__.online_variables)
+def _loss_step(loss: losses.SSLHSICLoss) -> Callable:
+    def step(data):
+        z, scale = data["z"], tf.constant(1.0)
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch([z, scale])
+            value = loss.terms(z, tf.constant([0, 1]), scale)["loss"]
+            entropy = kernels.scale_entropy(loss.kernel.with_scale(scale), z)
+        gradient = compat.sum_over_replicas([tape.gradient(entropy, scale)])
+        return tape.gradient(value, z), gradient, diagnostics.feature_spread(z[:, 0])
+
+    return step
 
 
 def main() -> None:
@@ -124,7 +136,7 @@ def main() -> None:
     parser.add_argument("--communication", action="store_true", help="count the bytes between replicas")
     arguments = parser.parse_args()
     if arguments.communication:
-        communication(arguments.model, arguments.batch)
+        communication(arguments.batch)
     else:
         shares(arguments.model, arguments.batch[0], arguments.steps)
 
