@@ -25,7 +25,7 @@ def get_config() -> ConfigDict:
         {
             "name": "fashion_small",
             "seed": 0,
-            "epochs": 26,
+            "epochs": 18,
             "batch_size": 128,
             "strategy": "auto",
             "precision": "float32",
