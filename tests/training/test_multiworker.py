@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -156,26 +155,3 @@ def test_a_killed_worker_ends_the_other_and_both_go_on(whole, tmp_path, victim):
         expected, found = arrays(whole / f"worker{index}.npz"), arrays(tmp_path / f"resumed{index}.npz")
         for variable, value in expected.items():
             np.testing.assert_array_equal(found[variable], value)
-
-
-def test_pretrain_with_two_workers(tmp_path):
-    """Two workers share the work folder; the second fills one of its own, and has the same encoder."""
-    config = Path(__file__).parents[2] / "configs" / "fashion_small.py"
-    small = {
-        "strategy": "multiworker", "epochs": 1, "data.holdout": 0.95, "encoder.width": 0.05, "views.size": 12,
-        "batch_size": 100, "model.projector_hidden": 16, "model.projection_dim": 8, "loss.num_features": 16,
-        "model.target": False,
-    }  # fmt: skip
-    command = [sys.executable, "-m", "keras_sslhsic.cli", "pretrain", "--config", str(config)]
-    command += [
-        "--workdir",
-        str(tmp_path / "run"),
-        *(f"--config.{name}={value}" for name, value in small.items()),
-    ]
-    finish(start_workers(command, command))
-    folders = [tmp_path / "run", tmp_path / "run.worker1"]
-    assert sorted(tmp_path.iterdir()) == folders
-    first, second = (json.loads((folder / "summary.json").read_text()) for folder in folders)
-    assert first["results"] == second["results"] and len(first["results"]) == 3
-    assert (folders[0] / "checkpoints" / "checkpoint-000001.npz").exists()
-    assert not (folders[1] / "checkpoints").exists()
