@@ -16,11 +16,12 @@ from keras_sslhsic.evaluation.logistic import logistic_regression
 
 DATA = "fashion_mnist_subset"
 
-# Share of the labels -> training that fits the images and the table's ten minutes.
+# Share of the labels -> training that fits the images and the table's ten minutes; chosen on held-out training images,
+# where crops and mirroring cost two points.
 RECIPES: Mapping[float, FinetuneRecipe] = {
-    0.01: FinetuneRecipe(100, 32, head_learning_rate=0.1, encoder_learning_rate=0.01, crop_area=(0.6, 1.0)),
-    0.1: FinetuneRecipe(200, 64, head_learning_rate=0.1, encoder_learning_rate=0.03, crop_area=(0.6, 1.0)),
-    1.0: FinetuneRecipe(313, 128, head_learning_rate=0.1, encoder_learning_rate=0.1, crop_area=(0.6, 1.0)),
+    0.01: FinetuneRecipe(100, 32, head_learning_rate=0.03, encoder_learning_rate=0.003, crop_area=None),
+    0.1: FinetuneRecipe(200, 64, head_learning_rate=0.03, encoder_learning_rate=0.003, crop_area=None),
+    1.0: FinetuneRecipe(313, 128, head_learning_rate=0.1, encoder_learning_rate=0.03, crop_area=None),
 }
 
 # Features are standardised for the logistic regression, which narrows the range of useful penalties.
