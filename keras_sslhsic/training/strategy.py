@@ -101,11 +101,11 @@ def _workers():
 def _logical_cpus(count):
     if count == 1:
         return tf.distribute.get_strategy()
-    devices = tf.config.list_physical_devices("CPU")
+    cpu = tf.config.list_physical_devices("CPU")[0]
     try:
-        tf.config.set_logical_device_configuration(
-            devices[0], [tf.config.LogicalDeviceConfiguration()] * count
-        )
+        # A configuration with more of them stays.
+        if len(tf.config.get_logical_device_configuration(cpu) or []) < count:
+            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     except RuntimeError as error:
         if len(tf.config.list_logical_devices("CPU")) < count:
             raise RuntimeError(
