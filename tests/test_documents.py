@@ -76,6 +76,7 @@ def get_config():
 
 # Of configs/fashion_small.py: 500 images, a narrow network.
 SMALL = [
+    "epochs=2",
     "data.holdout=0.95",
     "encoder.width=0.05",
     "batch_size=100",
