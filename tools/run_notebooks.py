@@ -15,11 +15,6 @@ from nbclient import NotebookClient
 COLAB = Path(__file__).parents[1] / "colab"
 
 
-def _of_this_machine(output) -> bool:
-    """Whether it is a warning, a log line or a progress bar."""
-    return output.get("name") == "stderr" or output.get("text", "").startswith(("WARNING:", "INFO:"))
-
-
 def run(path: Path) -> None:
     """Runs one notebook in an empty folder."""
     notebook = nbformat.read(path, as_version=4)
@@ -30,7 +25,12 @@ def run(path: Path) -> None:
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times of day
         if cell.cell_type == "code":
-            cell.outputs = [output for output in cell.outputs if not _of_this_machine(output)]
+            # Warnings, log lines and progress bars are of this machine.
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+            for output in cell.outputs:
+                if output.output_type == "stream":
+                    lines = output.text.splitlines(keepends=True)
+                    output.text = "".join(x for x in lines if not x.startswith(("WARNING:", "INFO:")))
     nbformat.write(notebook, path)
     print(f"{path.name}: {path.stat().st_size:,} bytes")
 
