@@ -9,7 +9,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from keras_sslhsic import LARS, callbacks
+from keras_sslhsic import LARS, callbacks, compat
 
 
 def state(model):
@@ -87,6 +87,18 @@ def test_a_bad_loss_is_not_saved(compiled, tmp_path):
     assert callback.files() == []
     callback.on_epoch_end(0, {"loss": 1.0})
     assert len(callback.files()) == 1
+
+
+def test_workers_that_find_different_checkpoints_are_refused(compiled, tmp_path, monkeypatch):
+    """As where each worker has a disk of its own: this one finds two epochs there, the other none."""
+    callback = callbacks.Checkpoint(tmp_path)
+    callback.save(compiled(), 2)
+    monkeypatch.setattr(compat, "of_all_replicas", lambda strategy, epoch: [epoch, 0])
+    with pytest.raises(
+        ValueError,
+        match=r"from different epochs, \[2, 0\]: this one found 2 in .*file system that they share",
+    ):
+        callback.restore(compiled())
 
 
 PROGRAM = """
