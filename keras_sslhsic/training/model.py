@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_sslhsic import compat, losses
 from keras_sslhsic.hsic import kernels, replicas
-from keras_sslhsic.networks import heads
+from keras_sslhsic.networks import heads, small_maps
 from keras_sslhsic.training import averaging, batches, diagnostics, lars
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
 from keras_sslhsic.training.checkpoint import Checkpoint
@@ -122,6 +122,8 @@ class SSLHSIC(keras.Model):
             self.target_projector = averaging.copy_of(self.projector, "target_projector")
             for network in (self.target_encoder, self.target_projector):
                 compat.freeze_but_keep_batch_statistics(network)
+            small_maps.multiply_on_small_maps(self.target_encoder)
+        small_maps.multiply_on_small_maps(encoder)
         self.target_decay = TargetDecay()
         self.ema_encoder: keras.Model | None = None
         if weight_ema is not None:
