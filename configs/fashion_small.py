@@ -25,13 +25,13 @@ def get_config() -> ConfigDict:
         {
             "name": "fashion_small",
             "seed": 0,
-            "epochs": 18,
+            "epochs": 20,
             "batch_size": 128,
             "strategy": "auto",
             "precision": "float32",
             "steps_per_execution": 1,
             "data": {"source": "bundled", "holdout": 0.0},
-            "encoder": {"name": "r18_1x", "width": 0.375, "stem": "imagenet", "input_shape": (None, None, 1)},
+            "encoder": {"name": "r18_1x", "width": 0.5, "stem": "imagenet", "input_shape": (None, None, 1)},
             "model": {
                 "projector_hidden": 1024,
                 "projection_dim": 256,
