@@ -8,17 +8,6 @@ import tensorflow as tf
 from keras_sslhsic import LARS, SSLHSIC, losses, strategy, views
 from keras_sslhsic import callbacks as sslhsic_callbacks
 
-PLAIN = views.ViewPolicy(
-    size=8,
-    crop=views.Crop(area=(1.0, 1.0)),
-    flip=0.0,
-    jitter=views.ColorJitter(probability=0.0),
-    grayscale=0.0,
-    blur=views.Blur(probability=(0.0, 0.0)),
-    solarize=views.Solarize(probability=(0.0, 0.0)),
-    mean=(0.5,) * 3,
-    std=(0.5,) * 3,
-)
 BATCH, STEPS = 8, 3
 
 
@@ -44,11 +33,11 @@ def data(labels=True):
     return tf.data.Dataset.from_tensor_slices(batch).batch(BATCH, drop_remainder=True)
 
 
-def train(replicas, loss, target, optimizer=None, **compile_arguments):
+def train(replicas, loss, target, rate=0.5, **compile_arguments):
     with strategy(f"cpu:{replicas}").scope():
         keras.utils.set_random_seed(1)
-        model = SSLHSIC(encoder(), 12, 8, target=target, views=PLAIN, num_classes=3, weight_ema=0.9)
-        model.compile(optimizer or LARS(0.5), loss=loss, **compile_arguments)
+        model = SSLHSIC(encoder(), 12, 8, target=target, views=None, num_classes=3, weight_ema=0.9)
+        model.compile(LARS(rate), loss=loss, **compile_arguments)
     callbacks = [sslhsic_callbacks.TargetEMA(0.9)] if target else []
     history = model.fit(data(), epochs=1, verbose=0, callbacks=callbacks).history
     state = [
@@ -86,7 +75,7 @@ def test_the_scale_of_the_gradient_is_that_of_the_global_batch():
     for replicas in (1, 2):
         with strategy(f"cpu:{replicas}").scope():
             keras.utils.set_random_seed(1)
-            model = SSLHSIC(encoder(), 12, 8, target=False, views=PLAIN)
+            model = SSLHSIC(encoder(), 12, 8, target=False, views=None)
             model.compile(keras.optimizers.SGD(1.0), loss=losses.SSLHSICLoss(num_features=32))
         before = model.projector.layers[-2].kernel.value.numpy()
         history = model.fit(data(labels=False).take(1), verbose=0).history
@@ -94,6 +83,17 @@ def test_the_scale_of_the_gradient_is_that_of_the_global_batch():
     assert np.abs(moved[1]).max() > 1e-3
     np.testing.assert_allclose(moved[2], moved[1], rtol=1e-4, atol=1e-7)
     assert history["grad_norm"][0] > np.linalg.norm(moved[1])
+
+
+def test_lars_with_a_schedule():
+    """The rate is that of the step on every replica, and so the weights are those of one device."""
+    rate = keras.optimizers.schedules.CosineDecay(0.5, decay_steps=STEPS)
+    _, one, history = train(1, LOSSES["features"](), True, rate)
+    _, many, distributed = train(2, LOSSES["features"](), True, rate)
+    for found in (history, distributed):
+        np.testing.assert_allclose(found["learning_rate"], float(rate(STEPS - 1)), rtol=1e-6)
+    for expected, found in zip(one, many, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_steps_per_execution_changes_nothing():
@@ -129,7 +129,7 @@ def test_replicas_draw_different_views():
 
 def test_xla_under_a_strategy_is_refused():
     with strategy("cpu:2").scope():
-        model = SSLHSIC(encoder(), 12, 8, views=PLAIN)
+        model = SSLHSIC(encoder(), 12, 8, views=None)
         with pytest.raises(ValueError, match="jit_compile=True cannot be used under MirroredStrategy"):
             model.compile(jit_compile=True)
         model.compile()
@@ -138,7 +138,7 @@ def test_xla_under_a_strategy_is_refused():
 
 def test_a_batch_that_the_replicas_cannot_share_is_refused():
     with strategy("cpu:2").scope():
-        model = SSLHSIC(encoder(), 12, 8, views=PLAIN)
+        model = SSLHSIC(encoder(), 12, 8, views=None)
         model.compile()
     dataset = data().unbatch().batch(7, drop_remainder=True)
     with pytest.raises(ValueError, match="global batch of 7 images cannot be shared by 2 replicas"):
