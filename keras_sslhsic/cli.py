@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,9 @@ from keras_sslhsic.version import __version__
 
 PROTOCOLS = ("knn", "linear", "linear_features", "logistic", "finetune", "transfer", "all")
 
+# What bad input raises, beside TensorFlow's errors.
+UNUSABLE = (ValueError, OSError, ImportError, FloatingPointError, RuntimeError)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status: 0, 2 for input that cannot be used, 130 for Ctrl-C."""
@@ -19,20 +23,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, rest = parser.parse_known_args(arguments)
     options.overrides = [_override(parser, argument, options) for argument in rest]
     try:
+        _check(options)
         options.run(options)
-    except (ValueError, OSError, ImportError, FloatingPointError, RuntimeError) as error:
-        print(f"keras-sslhsic {options.command}: {_explain(error)}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print("\nStopped.", file=sys.stderr)
         return 130
+    except Exception as error:
+        if not isinstance(error, UNUSABLE) and not _is_op_error(error):
+            raise
+        print(f"keras-sslhsic {options.command}: {_explain(error)}", file=sys.stderr)
+        return 2
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Finds values that cannot be meant, and outputs that could not be written in the end."""
+    for name, value in vars(options).items():
+        if value == "":
+            raise ValueError(f"the value of {name} is empty.")
+    if getattr(options, "seed", 0) < 0:
+        raise ValueError(f"the seed must not be negative, found {options.seed}.")
+    for path in (Path(getattr(options, name, None) or ".") for name in ("out", "to", "sheet", "json")):
+        parent = next(folder for folder in path.absolute().parents if folder.exists() or folder.is_symlink())
+        if not parent.is_dir():
+            raise NotADirectoryError(f"{path} cannot be written: {parent} is no folder.")
+        if options.command not in ("export", "report") and path != Path() and path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder: give the name of a file to write.")
 
 
 def _explain(error: Exception) -> str:
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"there is no file or folder {error.filename}; give one that exists."
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}."
+    if _is_op_error(error):  # the reason, its type, and a traceback of what a pipeline ran
+        where = r"^(\{\{.*?\}\} )?(Error in user-defined function .*? Iterator::\S+: )?[\w.]+: "
+        return re.sub(where, "", str(error).split("\nTraceback")[0])
     return str(error)
+
+
+def _is_op_error(error: Exception) -> bool:
+    return "OpError" in (kind.__name__ for kind in type(error).__mro__)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -201,7 +232,9 @@ def _evaluate(options):
         arguments = {key: value for key, value in given.items() if value is not None}
         if options.protocol != "knn":
             arguments["seed"] = options.seed
-        result = evaluation.evaluate(options.protocol, encoder, *_splits(options), verbose=True, **arguments)
+        result = evaluation.evaluate(
+            options.protocol, encoder, *_splits(options, encoder.input_shape[-1]), verbose=True, **arguments
+        )
     results.append(
         out, result.record(encoder=name, encoder_hash=evaluation.encoder_hash(encoder), data=options.data)
     )
@@ -215,8 +248,8 @@ def _percent(share):
     return f"{100 * share:.1f}"
 
 
-def _splits(options):
-    """(train, test) of --data."""
+def _splits(options, channels):
+    """(train, test) of --data, with as many channels as the encoder reads."""
     from keras_sslhsic import data
 
     if options.data == "bundled":
@@ -224,6 +257,7 @@ def _splits(options):
     shared = {
         "batch_size": options.batch_size,
         "image_size": options.image_size,
+        "channels": channels,
         "shuffle": False,
         "drop_remainder": False,
         "epochs": 1,
@@ -280,6 +314,8 @@ def _inspect(options):
 
     report = inspect_folder(options.path, channels=options.channels)
     print(report)
+    for path in filter(None, (options.sheet, options.json)):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
     report.save_contact_sheet(options.sheet)
     print(f"A contact sheet is in {options.sheet}.")
     if options.json:

@@ -11,10 +11,12 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 from keras_sslhsic import cli, config, experiment
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "fashion_small.py")
+FOLDER = str(Path(__file__).parent / "data")
 SMALL = [
     "--config.data.holdout=0.95",
     "--config.encoder.width=0.05",
@@ -57,7 +59,19 @@ def test_help_says_what_every_command_does(capsys):
         (["report", "nowhere"], "nowhere"),
         (["convert", "nowhere.npy", "--to", "x.weights.h5"], "no file or folder nowhere.npy"),
         (["extract", "--model", "r18_fashion", "--data", "nowhere", "--out", "x.npz"], "nowhere"),
+        (["extract", "--model", "r18_fashion", "--data", "", "--out", "x.npz"], "the value of data is empty"),
+        (["extract", "--model", "r18_fashion", "--data", "nowhere", "--out", f"{CONFIG}/x.npz"], "is no folder"),
+        (["convert", "nowhere.npy", "--to", FOLDER], "is a folder: give the name of a file"),
+        (["convert", FOLDER, "--to", "x.keras"], "is a folder: expected checkpoint.npy"),
+        (["export", "--model", "r18_fashion", "--out", f"{CONFIG}/x"], "is no folder"),
+        (["export", "--model", "none.keras", "--out", "x"], "no such file or folder"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--data", "nowhere"], "nowhere is no folder, and"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--data", "../no where"], "../no where is no folder, and"),
+        (["evaluate", "transfer", "--encoder", "r18_fashion", "--data", "web"], "Unknown transfer set 'web'"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--seed", "-1"], "must not be negative, found -1"),
         (["inspect", "nowhere"], "nowhere"),
+        (["inspect", "nowhere", "--sheet", f"{CONFIG}/x.png"], "is no folder"),
+        (["report", CONFIG], "holds something else than results"),
     ],
 )  # fmt: skip
 def test_bad_input_is_said_in_one_line_and_nothing_is_written(
@@ -65,8 +79,57 @@ def test_bad_input_is_said_in_one_line_and_nothing_is_written(
 ):
     monkeypatch.chdir(tmp_path)
     assert cli.main(arguments) == 2
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
     assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """Folders of a name with a space and umlauts: images of two classes to train and test; and broken files."""
+    rng = np.random.default_rng(0)
+    for name in ("Bilder für alle/train/a b/ä.png", "Bilder für alle/train/c/ö.png",
+                 "Bilder für alle/test/a b/ä.png", "Bilder für alle/test/c/ö.png"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (28, 28, 3), np.uint8)).save(tmp_path / name)
+    for name in ("broken/train/a", "broken/train/b", "broken/test/a", "broken/test/b"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "x.jpg").write_text("no image")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_names_with_spaces_umlauts_and_dots_are_read_and_written(photos):
+    data = "empty/../Bilder für alle"
+    assert cli.main(["extract", "--model", "r18_fashion", "--data", data, "--out", "x/../größe 1/f.npz"]) == 0
+    with np.load("größe 1/f.npz") as archive:
+        assert archive["files"][0] == os.path.join("test", "a b", "ä.png")
+    assert cli.main(["evaluate", "knn", "--encoder", "r18_fashion", "--data", data, "--k", "1",
+                     "--image-size", "28", "--out", "größe 1/r.jsonl"]) == 0  # fmt: skip
+    assert cli.main(["inspect", data, "--sheet", "neu 2/s.png", "--json", "neu 2/s.json"]) == 0
+    assert sorted(os.listdir("größe 1")) == ["f.npz", "r.jsonl"]
+    assert sorted(os.listdir("neu 2")) == ["s.json", "s.png"]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["extract", "--data", "empty", "--out", "new/f.npz"], "empty holds no images"),
+        (["extract", "--data", "broken", "--out", "new/f.npz"], "None of the 4 images under broken can be read"),
+        (["extract", "--data", "broken", "--out", "new/f.npz", "--batch-size", "0"], "batch_size must be at least 1"),
+        (["evaluate", "knn", "--data", "empty"], "needs the sub-folders train and test"),
+        (["evaluate", "knn", "--data", "broken/train"], "needs the sub-folders train and test"),
+        (["evaluate", "knn", "--data", "Bilder für alle", "--image-size", "0"], "image_size must be at least 1"),
+        (["evaluate", "knn", "--data", "broken", "--out", "new/r.jsonl"], "evaluate: 1 of 2 files (50.0%) are broken"),
+    ],
+)  # fmt: skip
+def test_folders_without_images_are_named(arguments, message, photos, capsys):
+    option = "--model" if arguments[0] == "extract" else "--encoder"
+    assert cli.main([*arguments, option, "r18_fashion"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+    assert set(os.listdir()) - {"broken_images.log"} == {"Bilder für alle", "broken", "empty"}
 
 
 def test_unknown_arguments_are_refused(capsys):

@@ -70,13 +70,20 @@ def read(path: str | os.PathLike) -> list[dict[str, Any]]:
 
     Raises:
         FileNotFoundError: if there is none.
+        ValueError: if a file is damaged or holds something else.
     """
     path = Path(path)
     files = sorted(path.rglob("results.jsonl")) if path.is_dir() else [path]
     if not files:
         raise FileNotFoundError(f"No results.jsonl under {path}: run an evaluation first.")
-    lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
-    return sorted((json.loads(line) for line in lines), key=lambda record: record.get("time", ""))
+    records = []
+    for file in files:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+            records += [json.loads(line) for line in lines if line.strip()]
+        except ValueError as error:
+            raise ValueError(f"{file} holds something else than results: {error}.") from error
+    return sorted(records, key=lambda record: record.get("time", ""))
 
 
 def wilson_interval(share: float, n: int, z: float = 1.959964) -> tuple[float, float]:

@@ -80,10 +80,10 @@ def get(name: str) -> TransferSet:
     """The data set of this name.
 
     Raises:
-        KeyError: if there is none, naming all.
+        ValueError: if there is none, naming all.
     """
     if name not in SETS:
-        raise KeyError(f"Unknown transfer set {name!r}; there are {', '.join(SETS)}.")
+        raise ValueError(f"Unknown transfer set {name!r}; there are {', '.join(SETS)}.")
     return SETS[name]
 
 
@@ -115,7 +115,7 @@ def transfer(
         LogisticResult with the metric of the data set.
 
     Raises:
-        KeyError: for an unknown name.
+        ValueError: for an unknown name.
         FileNotFoundError: if the files must be fetched by hand, saying where they go.
         ValueError: as `logistic_regression`.
     """
@@ -149,7 +149,7 @@ def load(
         without "validation" if the set has none.
 
     Raises:
-        KeyError: for an unknown name.
+        ValueError: for an unknown name.
         FileNotFoundError: if the files must be fetched by hand, saying where they go.
     """
     dataset = get(name)

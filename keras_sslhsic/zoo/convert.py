@@ -48,10 +48,13 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
 
     Raises:
         FileNotFoundError: if there is no such file.
+        IsADirectoryError: if it is a folder.
         unpickle.UnsafePickleError: if the pickle asks for anything outside the allow-list.
         unpickle.BrokenPickleError: if the file is damaged or no pickle.
         ValueError: if it is neither of the two layouts.
     """
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{path} is a folder: expected checkpoint.npy, or a .pkl of BYOL.")
     tree = _named(unpickle.load(Path(path)))
     experiment = _named(tree.get("experiment_state")) if isinstance(tree, Mapping) else None
     if not isinstance(experiment, Mapping) or not {"online_params", "online_state"} <= set(experiment):

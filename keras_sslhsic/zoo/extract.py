@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,11 +52,14 @@ def extract(
         The file, its number of rows, and the broken images.
 
     Raises:
-        ValueError: for another kind of `out`, or one that another encoder wrote.
+        ValueError: for another kind of `out`, or one that another encoder or another program wrote; if no image
+            can be read.
         FileNotFoundError: if `data` is missing or holds no images.
         ImportError: for ``.parquet`` without pyarrow.
     """
     out = Path(out)
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, found {batch_size}.")
     if out.suffix not in (".npz", ".parquet"):
         raise ValueError(f"The output must end in .npz or .parquet, found {out.name!r}.")
     if out.suffix == ".parquet":
@@ -74,10 +78,12 @@ def extract(
             features, failed = _features(encoder, root, part, batch_size, bar)
             done.update(features)
             broken.update(failed)
-            _write_npz(parts / f"{len(done) + len(broken):09d}.npz", features, failed, encoder_id)
+            if start + PART < len(todo):
+                _write_npz(parts / f"{len(done) + len(broken):09d}.npz", features, failed, encoder_id)
 
     rows = {name: done[name] for name in names if name in done}
     if not rows:
+        shutil.rmtree(parts, ignore_errors=True)
         raise ValueError(
             f"None of the {len(names)} images under {root} can be read: {next(iter(broken.values()))}"
         )
@@ -141,7 +147,13 @@ def _done(paths: list[Path], encoder_id: str) -> tuple[dict[str, np.ndarray], di
     for path in paths:
         if not path.exists():
             continue
-        names, features, failed, found = _read_parquet(path) if path.suffix == ".parquet" else _read_npz(path)
+        try:
+            read = _read_parquet if path.suffix == ".parquet" else _read_npz
+            names, features, failed, found = read(path)
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"{path} was not written by this command: remove it, or choose another output ({error})."
+            ) from error
         if found != encoder_id:
             raise ValueError(f"{path} was written with another encoder: remove it, or choose another output.")
         done.update(zip(names, features, strict=True))

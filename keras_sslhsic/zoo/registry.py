@@ -165,7 +165,9 @@ def get(name: str) -> Entry:
     if name not in known:
         nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        raise ValueError(f"Unknown network {name!r}; the zoo has {', '.join(known)}.{hint}")
+        raise ValueError(
+            f"Unknown network {name!r}, and no such file or folder; the zoo has {', '.join(known)}.{hint}"
+        )
     return known[name]
 
 

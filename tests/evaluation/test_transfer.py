@@ -28,7 +28,7 @@ def test_names_and_classes_are_those_of_tensorflow_datasets():
 
 
 def test_unknown_set():
-    with pytest.raises(KeyError, match="food101, cifar10"):
+    with pytest.raises(ValueError, match="food101, cifar10"):
         get("mnist")
 
 

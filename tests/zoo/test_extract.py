@@ -113,7 +113,16 @@ def test_bad_input_is_named_and_nothing_written(encoder, folder, tmp_path):
     (tmp_path / "all_broken" / "x.png").write_bytes(b"")
     with pytest.raises(ValueError, match="None of the 1 images"):
         extract(encoder, tmp_path / "all_broken", tmp_path / "new.npz")
-    assert not (tmp_path / "new.npz").exists()
+    with pytest.raises(ValueError, match="batch_size must be at least 1, found 0"):
+        extract(encoder, root, tmp_path / "out.npz", batch_size=0)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["all_broken", "images"]
+    np.savez(tmp_path / "foreign.npz", a=np.zeros(3))
+    (tmp_path / "text.npz").write_text("text")
+    for name in ("foreign.npz", "text.npz"):
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(ValueError, match=f"{name} was not written by this command"):
+            extract(encoder, root, tmp_path / name)
+        assert (tmp_path / name).read_bytes() == before
     extract(encoder, root, tmp_path / "out.npz")
     other = with_preprocessing(encoder.get_layer("tiny"), 0.5, 0.25)
     with pytest.raises(ValueError, match="written with another encoder"):
