@@ -33,6 +33,10 @@ class Decoding:
     host_crops: ViewPolicy | None = None
     max_pixels: int = decode.MAX_PIXELS
 
+    def __post_init__(self) -> None:
+        if self.image_size is not None and self.image_size < 1:
+            raise ValueError(f"image_size must be at least 1, or None, found {self.image_size}")
+
     def image(self, content: bytes) -> Image.Image:
         """What may be cached: the square, or the whole image if it will be cropped."""
         if self.host_crops is not None:

@@ -122,6 +122,7 @@ def test_arrays_mapped_from_a_file_are_read_by_batch(tmp_path):
         ({"x": X, "y": Y[:5], "batch_size": 8}, r"shape \[37\].*found \[5\]"),
         ({"x": X, "y": np.eye(37, dtype=int), "batch_size": 8}, r"argmax"),
         ({"x": X, "y": Y - 1, "batch_size": 8}, r"negative, found -1"),
+        ({"x": X, "batch_size": 8, "seed": -1}, r"seed must not be negative, found -1"),
         ({"x": X, "batch_size": 8, "shard": (2, 2)}, r"shard.*\(2, 2\)"),
         ({"x": X, "batch_size": 8, "start": (0, -1)}, r"start.*\(0, -1\)"),
     ],

@@ -353,6 +353,8 @@ def test_bad_input_is_named(folder, tmp_path):
         from_folder(root, batch_size=9)
     with pytest.raises(ValueError, match="labels=True, but"):
         from_folder(folder(3, classes=0, root="flat"), batch_size=2, labels=True)
+    with pytest.raises(ValueError, match="seed must not be negative, found -1"):
+        from_folder(root, batch_size=2, seed=-1)
     with pytest.raises(ValueError, match="found 'ignore'"):
         from_folder(root, batch_size=2, on_error="ignore")
     with pytest.raises(ValueError, match="cache must be"):

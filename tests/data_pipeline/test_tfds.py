@@ -161,10 +161,40 @@ def test_bad_input_is_named(load):
         load(image_key="photo")
     with pytest.raises(ValueError, match="11 examples, fewer than one batch of 12"):
         load("validation", batch_size=12)
+    with pytest.raises(ValueError, match="seed must not be negative, found -1"):
+        load(seed=-1)
+    with pytest.raises(ValueError, match="image_size must be at least 1, or None, found 0"):
+        load(image_size=0)
+    with pytest.raises(
+        FileNotFoundError, match="no folder, and TensorFlow Datasets has no data set of that name"
+    ):
+        from_tfds("no/such folder", batch_size=8)
     with pytest.raises(ValueError, match="cache must be"):
         load(cache="encoded")
     with pytest.raises(ValueError, match=r"(?i)split"):
         load("test")
+
+
+@pytest.mark.parametrize(
+    ("remains", "message"),
+    [
+        (lambda content, last: content[:last], "states 9 examples from number 0 on, found 8"),
+        (lambda content, last: b"", "states 9 examples from number 0 on, found 0"),
+        (lambda content, last: content[:-5], "is damaged: .*truncated"),
+    ],
+)
+def test_a_file_shorter_than_stated_is_named(remains, message, tmp_path):
+    config = tfds.download.DownloadConfig(num_shards=5, try_download_gcs=False)
+    Grays(data_dir=tmp_path).download_and_prepare(download_config=config)
+    file = min(tmp_path.glob("grays/*/*train*.tfrecord*"))
+    content = file.read_bytes()
+    start = last = 0
+    while start < len(content):  # the length of a record, its checksum, the record, its checksum
+        start, last = start + 16 + int.from_bytes(content[start : start + 8], "little"), start
+    file.write_bytes(remains(content, last))
+    dataset = from_tfds("grays", batch_size=8, image_size=None, data_dir=tmp_path, shuffle=False, epochs=1)
+    with pytest.raises(tf.errors.OpError, match=f"{file.name}.*{message}"):
+        numbers(dataset)
 
 
 def test_a_damaged_record_names_the_example(load, monkeypatch):
