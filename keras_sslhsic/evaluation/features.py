@@ -192,7 +192,7 @@ def _extract(encoder, data, batch_size, verbose):
     strategy, step = feature_step(encoder)
     if strategy.num_replicas_in_sync > 1:
         batches = strategy.experimental_distribute_dataset(batches)
-    step = tf.function(step, reduce_retracing=True)
+    step = tf.function(step, input_signature=[batches.element_spec])
 
     features, labels = [], []
     progress = tqdm(
