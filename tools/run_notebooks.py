@@ -31,6 +31,7 @@ def run(path: Path) -> None:
                 if output.output_type == "stream":
                     lines = output.text.splitlines(keepends=True)
                     output.text = "".join(x for x in lines if not x.startswith(("WARNING:", "INFO:")))
+            cell.outputs = [output for output in cell.outputs if output.get("text") != ""]
     nbformat.write(notebook, path)
     print(f"{path.name}: {path.stat().st_size:,} bytes")
 
