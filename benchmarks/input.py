@@ -6,7 +6,8 @@ Reads every image twice: the first epoch is not timed. Rows: decode to one 256 x
 device), and two crops of 224 x 224 made on the host, from a folder, from TFRecords, and from a cache of
 decoded images; and, if torch and torchvision are installed, ImageFolder + DataLoader with RandomResizedCrop
 twice, with uint8 tensors (the bytes that the rows above send) and with the usual float32 tensors of ToTensor.
-`bytes` counts what an image sends to the device.
+`bytes` counts what an image sends to the device; `/ torch` is the median over the rounds of the ratio to a
+torchvision row of the same round.
 """
 
 import argparse
@@ -120,7 +121,7 @@ def main() -> None:
             ("folder, 256, decoded in memory", lambda: from_folder(root, **common, **cached)),
             ("folder, two crops, decoded in memory", lambda: from_folder(root, **common, **host, **cached)),
         ]
-        best: dict[str, float] = {}
+        rounds: list[dict[str, float]] = []
         size = {name: sent(make()) for name, make in rows}
         crops = 2 * 224 * 224 * 3
         size |= {"torchvision, two crops, uint8": crops, "torchvision, two crops, float32": 4 * crops}
@@ -128,10 +129,14 @@ def main() -> None:
             rates = {name: rate(make(), args.images) for name, make in rows}
             other = torch_rates(root, args.workers) or {}
             rates |= {f"torchvision, two crops, {kind}": value for kind, value in other.items()}
-            best = {name: max(value, best.get(name, 0.0)) for name, value in rates.items()}
-        print(f"{'':40}{'images/s':>10}{'bytes':>10}")
-        for name, value in best.items():
-            print(f"{name:40}{value:10.0f}{size[name]:10,}")
+            rounds.append(rates)
+        references = [name for name in rounds[0] if name.startswith("torchvision")]
+        header = "".join(f"{'/ torch ' + name.split(', ')[-1]:>16}" for name in references)
+        print(f"{'':40}{'images/s':>10}{'bytes':>10}{header}")
+        for name in rounds[0]:
+            ratios = [np.median([rates[name] / rates[other] for rates in rounds]) for other in references]
+            best = max(rates[name] for rates in rounds)
+            print(f"{name:40}{best:10.0f}{size[name]:10,}" + "".join(f"{ratio:16.2f}" for ratio in ratios))
 
 
 if __name__ == "__main__":
