@@ -79,7 +79,9 @@ def _parser() -> argparse.ArgumentParser:
         "--config", required=True, help="a Python file with get_config(), such as configs/fashion_small.py"
     )
     pretrain.add_argument(
-        "--config.FIELD", metavar="VALUE", help="change a field of the config, e.g. --config.epochs=5"
+        "--config.FIELD=VALUE",
+        action="store_true",
+        help="change a field of the config, e.g. --config.epochs=5",
     )
     pretrain.add_argument("--workdir", required=True, help="the run folder; made if it is missing")
     pretrain.add_argument("--resume", action="store_true", help="go on with the run that the folder holds")
@@ -90,15 +92,16 @@ def _parser() -> argparse.ArgumentParser:
         help="one protocol; `all`: every protocol on the bundled images; none, with --run: kNN and linear on the run's data",
     )  # fmt: skip
     evaluate.add_argument(
-        "--run", dest="run_folder", help="a run folder: its encoder, and its data unless --data is given"
+        "--run", dest="run_folder", help="a run folder: its encoder, compared with the one it started from"
     )
     evaluate.add_argument(
         "--encoder", help="a name of the zoo, a .keras file, or a folder of save_pretrained"
     )
     evaluate.add_argument(
-        "--data", default="bundled",
+        "--data",
         help="`bundled`; a folder with the sub-folders train and test, a folder a class in each; "
-        "or a data set of TensorFlow Datasets (transfer: one of its twelve sets); default: bundled",
+        "or a data set of TensorFlow Datasets (transfer: one of its twelve sets); default: bundled,"
+        " where the run did not use other images",
     )  # fmt: skip
     evaluate.add_argument("--data-dir", help="where TensorFlow Datasets keeps its files")
     evaluate.add_argument("--train-split", default="train", help="of a TensorFlow data set (default: train)")
@@ -210,8 +213,11 @@ def _evaluate(options):
     if options.protocol is None:
         if options.run_folder is None:
             raise ValueError(f"Give a protocol with --encoder: one of {', '.join(PROTOCOLS)}.")
+        if options.data or options.out:
+            raise ValueError(f"--data and --out go with a protocol: name one of {', '.join(PROTOCOLS)}.")
         print(experiment.format_table(experiment.evaluate_run(options.run_folder)))
         return
+    options.data = options.data or _own_data(options)
     encoder = _load(name)
     if options.protocol == "all":
         untrained = experiment.untrained_encoder(options.run_folder) if options.run_folder else None
@@ -242,6 +248,18 @@ def _evaluate(options):
     print(f"{options.protocol} on {options.data}: {result.metric} {_percent(result.value)} %", end=" ")
     print(f"(95 %: {_percent(low)} to {_percent(high)})")
     print(f"Added to {out}.")
+
+
+def _own_data(options):
+    """The images that are measured on where none are named."""
+    from keras_sslhsic import experiment
+
+    source = experiment.load_config(options.run_folder).data.source if options.run_folder else "bundled"
+    if source != "bundled" and options.protocol != "all":
+        raise ValueError(
+            f"The run in {options.run_folder} did not train on the bundled images: name the images to measure on with --data."
+        )
+    return "bundled"
 
 
 def _percent(share):

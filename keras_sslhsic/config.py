@@ -21,17 +21,21 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
         The config, locked: no field can be added to it.
 
     Raises:
-        ValueError: for a file without `get_config`, an unknown field, or a value of another type.
+        ValueError: for a file that is no Python, cannot be run, or has no `get_config`; an unknown field; or a value of
+            another type.
     """
     path = Path(path)
-    if not path.is_file():
+    if not path.is_file() or path.suffix != ".py":
         raise ValueError(
-            f"There is no config file {path}. Configs are Python files with a function get_config()."
+            f"There is no config file {path}. Configs are Python files (.py) with a function get_config()."
         )
     spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"The config {path} cannot be run: {type(error).__name__}: {error}") from error
     if not hasattr(module, "get_config"):
         raise ValueError(f"{path} defines no get_config(); a config is a function that returns a ConfigDict.")
     config = module.get_config()

@@ -50,6 +50,8 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     Raises:
         ValueError: if the folder holds another run, or the config does not fit the data.
     """
+    if config.epochs < 1:
+        raise ValueError(f"epochs must be at least 1, found {config.epochs}.")
     # Several workers find each other before TensorFlow's first operation.
     machines = strategy(config.strategy)
     shared, workdir = Path(workdir), _own_folder(Path(workdir), machines)

@@ -56,3 +56,9 @@ def test_bad_files(tmp_path):
     (tmp_path / "empty.py").write_text("")
     with pytest.raises(ValueError, match=r"defines no get_config\(\)"):
         config.load(tmp_path / "empty.py")
+    (tmp_path / "broken.py").write_text("def get_config(:")
+    with pytest.raises(ValueError, match=r"broken.py cannot be run: SyntaxError"):
+        config.load(tmp_path / "broken.py")
+    (tmp_path / "README.md").write_text("# A page")
+    with pytest.raises(ValueError, match=r"Configs are Python files \(.py\)"):
+        config.load(tmp_path / "README.md")

@@ -9,32 +9,47 @@ from keras_sslhsic.data.order import Order
 
 
 def check_images(x: np.ndarray) -> None:
-    """Raises ValueError, saying how to convert, unless `x` is uint8 [N, H, W, C] in [0, 255]."""
+    """Raises ValueError, saying how to convert, unless `x` is uint8 [N, H, W, C] in [0, 255], N > 0."""
+    if not x.size:
+        raise ValueError(f"there are no images: the array has the shape {list(x.shape)}")
     if x.dtype != np.uint8:
-        if x.dtype.kind == "f" and x.size and x.min() >= 0.0 and x.max() <= 1.0:
-            raise ValueError(
-                f"images must be uint8 in [0, 255], found {x.dtype} in [0, 1]: convert them with "
-                "np.round(x * 255).astype(np.uint8)"
-            )
-        bounds = f" in [{x.min():g}, {x.max():g}]" if x.size and x.dtype.kind in "iuf" else ""
-        raise ValueError(
-            f"images must be uint8 in [0, 255], found {x.dtype}{bounds}: scale them to [0, 255] and convert "
-            "them with np.round(x).astype(np.uint8)"
-        )
+        raise ValueError(f"images must be uint8 in [0, 255], found {x.dtype}{_conversion(x)}")
     if x.ndim != 4:
-        hint = ": add the channel axis with x[..., np.newaxis]" if x.ndim == 3 else ""
+        hint = ""
+        if x.ndim == 3:
+            one = " (or give one image as x[np.newaxis])" if x.shape[-1] in (3, 4) else ""
+            hint = f": add the channel axis with x[..., np.newaxis]{one}"
         raise ValueError(f"images must have shape [N, H, W, C], found {list(x.shape)}{hint}")
+    if x.shape[-1] > 4 and x.shape[1] <= 4:
+        raise ValueError(
+            f"images must have shape [N, H, W, C], found {list(x.shape)}, with the channels first: pass np.moveaxis(x, 1, -1)"
+        )
+
+
+def _conversion(x: np.ndarray) -> str:
+    """What range images of another type have, and what makes them uint8."""
+    if x.dtype.kind not in "iuf":
+        return ""
+    low, high = x.min(), x.max()
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return " with NaN or infinite values: find out where they come from"
+    if low >= 0 and high <= 1:
+        return " in [0, 1]: convert them with np.round(x * 255).astype(np.uint8)"
+    scale = "" if low >= 0 and high <= 255 else "scale them to [0, 255] and "
+    return f" in [{low:g}, {high:g}]: {scale}convert them with np.round(x).astype(np.uint8)"
 
 
 def check_labels(y: np.ndarray, num_examples: int) -> None:
     """Raises ValueError unless `y` holds one integer, not negative, for each example."""
-    if y.dtype.kind not in "iu":
-        raise ValueError(f"labels must be integers, found {y.dtype}: convert them with y.astype(np.int64)")
     if y.shape != (num_examples,):
         hint = ": pass np.argmax(y, axis=-1)" if y.ndim == 2 and y.shape[1] > 1 else ""
         raise ValueError(
             f"labels must have shape [{num_examples}], one for each image, found {list(y.shape)}{hint}"
         )
+    if y.dtype.kind not in "iu":
+        names = y.dtype.kind in "USO"
+        convert = "np.unique(y, return_inverse=True)[1]" if names else "y.astype(np.int64)"
+        raise ValueError(f"labels must be integers, found {y.dtype}: convert them with {convert}")
     if y.size and y.min() < 0:
         raise ValueError(f"labels must not be negative, found {y.min()}")
 

@@ -80,7 +80,7 @@ def class_labels(path: str | Path, files: list[str]) -> tuple[np.ndarray, list[s
     if beside:
         raise ValueError(
             f"{path} has images in sub-folders ({', '.join(names[:3])}, ...) and {len(beside)} beside them, "
-            f"such as {beside[0]}, which have no class: move them, or pass labels=False to use no labels"
+            f"such as {beside[0]}, which have no class: move them into one, or use the folder without labels (labels=False)"
         )
     index = {name: label for label, name in enumerate(names)}
     return np.array([index[part[0]] for part in parts], np.int64), names

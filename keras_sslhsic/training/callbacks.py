@@ -89,6 +89,10 @@ class StopOnFault(keras.callbacks.Callback):
         ValueError: for labels.
     """
 
+    def on_train_begin(self, logs=None):
+        # A fault that ended an earlier `fit` is not one of this.
+        compat.tensor(self.model.first_faults).assign([-1, -1])
+
     def on_epoch_begin(self, epoch, logs=None):
         self._next_look = 0
 

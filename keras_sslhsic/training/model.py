@@ -79,6 +79,10 @@ class SSLHSIC(keras.Model):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        if not isinstance(encoder, keras.Model):
+            raise ValueError(
+                f'encoder must be a keras.Model, got {encoder!r}: make one with keras_sslhsic.build_encoder("r50_1x").'
+            )
         _check_arguments(projector_hidden, projection_dim, num_classes, kernel_scale, weight_ema)
         self.projector_hidden = projector_hidden
         self.projection_dim = projection_dim
@@ -392,11 +396,15 @@ class SSLHSIC(keras.Model):
         Raises:
             ValueError: for a data set smaller than the batch, float images, or a batch that the replicas cannot share.
         """
+        if epochs < 1:
+            raise ValueError(f"epochs must be at least 1, got {epochs}.")
         callbacks = list(callbacks or [])
         for callback in callbacks:
             if isinstance(callback, Checkpoint):
                 initial_epoch = max(initial_epoch, callback.restore(self))
-        dataset = batches.as_dataset(x, y, batch_size or 256, self.seed, initial_epoch)
+        dataset = batches.as_dataset(
+            x, y, 256 if batch_size is None else batch_size, self.seed, initial_epoch
+        )
         batches.check(dataset, self.distribute_strategy.num_replicas_in_sync)
         if getattr(dataset, "steps_per_epoch", None):
             kwargs.setdefault("steps_per_epoch", dataset.steps_per_epoch)

@@ -211,6 +211,21 @@ def test_labels_outside_of_the_classes(tiny_model, images, labels, wrong):
     dataset = tf.data.Dataset.from_tensor_slices((images, labels)).batch(8, drop_remainder=True)
     with pytest.raises(ValueError, match=r"label at step 2 is outside of the 3 classes"):
         model.fit(dataset, verbose=0)
+    model.fit(images, batch_size=8, verbose=0)  # the fault was of that call alone
+
+
+def test_an_encoder_is_a_model():
+    with pytest.raises(ValueError, match=r"must be a keras.Model, got 'r18_1x'.*build_encoder"):
+        SSLHSIC("r18_1x")
+
+
+def test_no_epochs(tiny_model, images):
+    model = tiny_model()
+    model.compile()
+    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
+        model.fit(images, epochs=0)
+    with pytest.raises(ValueError, match="batch_size must be at least 1, found 0"):
+        model.fit(images, batch_size=0)
 
 
 def test_loss_that_is_not_finite_names_the_step(tiny_model, images):
