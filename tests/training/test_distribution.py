@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from keras_sslhsic import callbacks as sslhsic_callbacks
 
 # Images are given as they are, but for their range.
 PLAIN = dataclasses.replace(views.get(None), mean=(0.5,) * 3, std=(0.5,) * 3)
+PLAIN = dataclasses.replace(views.get(None), size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
 BATCH, STEPS = 8, 3
 
 
