@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import dataclasses
-
 import keras
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from keras_sslhsic import callbacks as sslhsic_callbacks
 
 # Images are given as they are, but for their range.
 PLAIN = dataclasses.replace(views.get(None), mean=(0.5,) * 3, std=(0.5,) * 3)
-PLAIN = dataclasses.replace(views.get(None), size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
 BATCH, STEPS = 8, 3
 
 
