@@ -115,9 +115,8 @@ def transfer(
         LogisticResult with the metric of the data set.
 
     Raises:
-        ValueError: for an unknown name.
+        ValueError: for an unknown name; as `logistic_regression`.
         FileNotFoundError: if the files must be fetched by hand, saying where they go.
-        ValueError: as `logistic_regression`.
     """
     dataset = get(name)
     splits = splits or load(name, size=size, batch_size=batch_size, data_dir=data_dir)

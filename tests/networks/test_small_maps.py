@@ -58,17 +58,18 @@ def test_placement_is_same_padding(size, kernel, stride):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"dilation_rate": 2}, {"padding": "valid"}, {"kernel_size": 1}, {"strides": 2}]
-)
-def test_other_convolutions_are_left_alone(arguments):
-    images = keras.Input((3, 3, 2))
-    arguments = {"filters": 3, "kernel_size": 3, "padding": "same", **arguments}
-    model = keras.Model(images, keras.layers.Conv2D(**arguments)(images))
-    x = tf.random.stateless_normal([4, 3, 3, 2], [0, 1], alg="philox")
+def test_dilated_convolutions_are_left_alone():
+    model = network((2, 2), 3, 1, dilation_rate=2)
+    x = tf.random.stateless_normal([4, 2, 2, 2], [0, 1], alg="philox")
     expected = model(x)
     multiply_on_small_maps(model)
     np.testing.assert_array_equal(model(x), expected)
+
+
+def test_maps_as_large_as_the_kernel_are_convolved():
+    model = network((3, 3), 3, 1)
+    multiply_on_small_maps(model)
+    assert "Conv2D" in operations(model, [4, 3, 3, 2])
 
 
 def test_an_encoder_keeps_its_features_and_its_file(tmp_path):
