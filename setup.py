@@ -33,6 +33,7 @@ setup(
         "absl-py>=2.1",
         "matplotlib>=3.8",
         "tensorboard>=2.20,<2.21",
+        "opencv-python-headless>=4.10",
         "pillow>=10.3",
         "threadpoolctl>=3.5",
         "tqdm>=4.66",

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from PIL import Image
 
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.cache import Cache
@@ -37,25 +36,25 @@ class Decoding:
         if self.image_size is not None and self.image_size < 1:
             raise ValueError(f"image_size must be at least 1, or None, found {self.image_size}")
 
-    def image(self, content: bytes) -> Image.Image:
+    def image(self, content: bytes) -> np.ndarray:
         """What may be cached: the square, or the whole image if it will be cropped."""
         if self.host_crops is not None:
             # Twice the size of a crop is about what the images of ImageNet have.
             return decode.decode(content, self.channels, 2 * self.host_crops.size, self.max_pixels)
-        image = decode.decode(content, self.channels, self.image_size, self.max_pixels)
-        return image if self.image_size is None else decode.square(image, self.image_size)
+        pixels = decode.decode(content, self.channels, self.image_size, self.max_pixels)
+        return pixels if self.image_size is None else decode.square(pixels, self.image_size)
 
-    def arrays(self, image: Image.Image, seed: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    def arrays(self, image: np.ndarray, seed: tuple[int, ...]) -> tuple[np.ndarray, ...]:
         """What is sent to the device: the image, or a crop for each view, drawn from the seed."""
         if self.host_crops is None:
-            return (decode.to_array(image),)
+            return (image,)
         policy, rng = self.host_crops, np.random.default_rng(seed)
-        width, height = image.size
+        height, width, _ = image.shape
         boxes = [
             decode.random_box(height, width, rng, policy.crop.area, policy.crop.aspect)
             for _ in range(policy.num_views)
         ]
-        return tuple(decode.to_array(decode.crop(image, box, policy.size)) for box in boxes)
+        return tuple(decode.crop(image, box, policy.size, policy.crop.method) for box in boxes)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -76,16 +75,15 @@ def thread_pool(workers: int | None) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers or os.cpu_count() or 1, thread_name_prefix="decode")
 
 
-def cached(cache: Cache | None, key: str, make: Callable[[], Image.Image]) -> Image.Image:
+def cached(cache: Cache | None, key: str, make: Callable[[], np.ndarray]) -> np.ndarray:
     """The decoded image that the cache holds under a key; makes and keeps it if there is none."""
     if cache is None:
         return make()
     pixels = cache.get(key)
-    if pixels is not None:
-        return decode.to_image(pixels)
-    image = make()
-    cache.put(key, decode.to_array(image))
-    return image
+    if pixels is None:
+        pixels = make()
+        cache.put(key, pixels)
+    return pixels
 
 
 def stack(images: list[tuple[np.ndarray, ...]], decoding: Decoding) -> list[np.ndarray]:

@@ -1,20 +1,22 @@
 """From the bytes of an image file to upright 8-bit pixels with the channels asked for.
 
-Pillow decodes everything here. It reads what `tf.io.decode_image` does not (EXIF orientation, CMYK colours as
+Pillow decodes. It reads what `tf.io.decode_image` does not (EXIF orientation, CMYK colours as
 meant, WebP, palettes with transparency), refuses truncated files, bounds the pixels before it allocates them,
 reports an error of one image as an exception of that image, releases Python's lock, and is as fast: both sit
-on libjpeg-turbo and give the same pixels.
+on libjpeg-turbo and give the same pixels. OpenCV resizes, in a fifth of the time that Pillow's resampling takes.
 """
 
 import contextlib
 import io
 import math
 
+import cv2
 import numpy as np
 from PIL import Image, ImageOps
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 89_478_485  # a quarter of a gigabyte of RGB; Pillow warns from here on
+_METHODS = {"bicubic": cv2.INTER_CUBIC, "bilinear": cv2.INTER_LINEAR}
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 # The first bytes of files of FORMATS; the four dots of RIFF are the file's size.
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM")
@@ -31,7 +33,7 @@ def looks_like_image(start: bytes) -> bool:
 
 def decode(
     content: bytes, channels: int = 3, short_side: int | None = None, max_pixels: int = MAX_PIXELS
-) -> Image.Image:
+) -> np.ndarray:
     """Decodes an image: JPEG, PNG, WebP, BMP, or the first frame of a GIF.
 
     The image is turned upright by its EXIF orientation. Transparent pixels are laid on white, unless 4
@@ -46,7 +48,7 @@ def decode(
         max_pixels: refuses larger images before they are decoded.
 
     Returns:
-        The image, in mode L, RGB or RGBA.
+        The pixels, uint8 [H, W, channels].
 
     Raises:
         DecodeError: the file is no image, truncated, damaged or too large.
@@ -71,7 +73,7 @@ def decode(
             image.draft(None, (short_side, short_side))
         image.load()
         _turn_upright(image)
-        return _to_mode(image, _MODES[channels])
+        return np.asarray(_to_mode(image, _MODES[channels])).reshape(image.height, image.width, channels)
     except Exception as error:
         raise DecodeError(f"{type(error).__name__}: {error}") from error
 
@@ -96,31 +98,43 @@ def header(content: bytes) -> tuple[str, str]:
     return image.format or "", image.mode
 
 
-def square(image: Image.Image, size: int) -> Image.Image:
-    """The largest central square, resized to size x size (bilinear, antialiased)."""
-    width, height = image.size
-    if width == height == size:
-        return image
-    side = min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    return image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
+def square(pixels: np.ndarray, size: int) -> np.ndarray:
+    """The largest central square, resized to [size, size, C]; bilinear.
+
+    Args:
+        pixels: uint8 [H, W, C].
+        size: side of the result.
+    """
+    height, width, _ = pixels.shape
+    side = min(height, width)
+    box = ((height - side) // 2, (width - side) // 2, side, side)
+    return crop(pixels, box, size, "bilinear")
 
 
-def crop(image: Image.Image, box: tuple[int, int, int, int], size: int) -> Image.Image:
-    """The box (y, x, height, width), resized to size x size (bicubic, antialiased)."""
+def crop(
+    pixels: np.ndarray, box: tuple[int, int, int, int], size: int, method: str = "bicubic"
+) -> np.ndarray:
+    """The box (y, x, height, width), resized to [size, size, C].
+
+    Where the box is at least twice too large, whole blocks of pixels are averaged first.
+
+    Args:
+        pixels: uint8 [H, W, C].
+        box: lies within the image.
+        size: side of the result.
+        method: "bicubic" (Keys' kernel with a = -3/4, where `keras_sslhsic.views` has -1/2: it is OpenCV's)
+            or "bilinear".
+    """
     y, x, height, width = box
-    return image.resize((size, size), Image.Resampling.BICUBIC, box=(x, y, x + width, y + height))
-
-
-def to_array(image: Image.Image) -> np.ndarray:
-    """The pixels, uint8 [H, W, C]."""
-    pixels = np.asarray(image)
-    return pixels[..., np.newaxis] if pixels.ndim == 2 else pixels
-
-
-def to_image(pixels: np.ndarray) -> Image.Image:
-    """The inverse of `to_array`."""
-    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    pixels = pixels[y : y + height, x : x + width]
+    # Interpolation sees the nearest pixels alone, and would skip some of those of a larger box.
+    reduced = (height // max(height // size, 1), width // max(width // size, 1))
+    if reduced != (height, width):
+        pixels = cv2.resize(pixels, reduced[::-1], interpolation=cv2.INTER_AREA)
+    if reduced != (size, size):
+        pixels = cv2.resize(pixels, (size, size), interpolation=_METHODS[method])
+    # OpenCV drops a single channel; what was not resized is a view of the whole image.
+    return np.ascontiguousarray(pixels).reshape(size, size, -1)
 
 
 def random_box(

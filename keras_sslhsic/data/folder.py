@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from PIL import Image
 
 from keras_sslhsic import views
 from keras_sslhsic.data import batches, decode
@@ -143,7 +142,7 @@ class _Folder:
             return None
         return self.decoding.arrays(image, (self.plan.seed, epoch, index))
 
-    def image(self, file: str) -> Image.Image:
+    def image(self, file: str) -> np.ndarray:
         if self.cache is None:
             return self.decoding.image(Path(file).read_bytes())
         status = os.stat(file)

@@ -97,7 +97,7 @@ def contact_sheet(images: np.ndarray, columns: int = 8, gap: int = 4) -> Image.I
             gap + k * (side + gap) for k, side in zip(divmod(position, columns), (height, width), strict=True)
         )
         sheet[y : y + height, x : x + width] = image
-    return decode.to_image(sheet)
+    return Image.fromarray(sheet[..., 0] if sheet.shape[-1] == 1 else sheet)
 
 
 _TILE = 96
@@ -119,20 +119,19 @@ class _One:
 def _inspect_one(file: str, channels: int, max_pixels: int) -> _One | str:
     try:
         content = Path(file).read_bytes()
-        image = decode.decode(content, channels, max_pixels=max_pixels)
+        pixels = decode.decode(content, channels, max_pixels=max_pixels)
     except (OSError, decode.DecodeError) as error:
         return reason(error)
     kind, mode = decode.header(content)
-    pixels = decode.to_array(image).reshape(-1, channels) / np.float32(255)
-    tile = decode.to_array(decode.square(image, _TILE))
+    values = pixels.reshape(-1, channels) / np.float32(255)
     return _One(
         kind,
         mode,
-        image.height,
-        image.width,
-        pixels.mean(0, np.float64),
-        (pixels**2).mean(0, np.float64),
-        tile,
+        pixels.shape[0],
+        pixels.shape[1],
+        values.mean(0, np.float64),
+        (values**2).mean(0, np.float64),
+        decode.square(pixels, _TILE),
     )
 
 

@@ -107,10 +107,9 @@ def _features(encoder, root, names, batch_size, bar) -> tuple[dict[str, np.ndarr
 
     def read(name: str) -> np.ndarray | str:
         try:
-            image = np.asarray(decode.decode((root / name).read_bytes(), channels))
+            image = decode.decode((root / name).read_bytes(), channels)
         except (decode.DecodeError, OSError) as error:
             return str(error)
-        image = image.reshape(*image.shape[:2], channels)
         return image if height is None else tf.image.resize(image, (height, width)).numpy()
 
     features: dict[str, np.ndarray] = {}

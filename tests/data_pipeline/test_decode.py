@@ -10,10 +10,7 @@ from PIL import Image
 
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.decode import DecodeError
-
-
-def pixels(content, **options):
-    return decode.to_array(decode.decode(content, **options))
+from keras_sslhsic.data.decode import decode as pixels
 
 
 def png(width, height, depth, color, rows, extra=b""):
@@ -150,9 +147,9 @@ def test_cmyk_jpeg(encode):
 
 def test_large_jpegs_are_decoded_at_a_fraction(photo, encode):
     content = encode(photo(400, 600))
-    assert decode.decode(content, short_side=100).size == (150, 100)
-    assert decode.decode(content, short_side=101).size == (300, 200)
-    assert decode.decode(content, short_side=256).size == (600, 400)
+    assert pixels(content, short_side=100).shape == (100, 150, 3)
+    assert pixels(content, short_side=101).shape == (200, 300, 3)
+    assert pixels(content, short_side=256).shape == (400, 600, 3)
     direct = np.asarray(photo(400, 600).resize((150, 100), Image.Resampling.BOX)).astype(int)
     assert np.abs(pixels(content, short_side=100) - direct).mean() < 2
 
@@ -185,7 +182,7 @@ def test_damage_is_an_error_with_a_reason(encode, damage, reason):
 
 
 def test_pixel_limit(photo, encode):
-    assert decode.decode(encode(photo()), max_pixels=60 * 80).size == (80, 60)
+    assert pixels(encode(photo()), max_pixels=60 * 80).shape == (60, 80, 3)
     with pytest.raises(DecodeError, match="80 x 60 pixels are more than the limit of 4799"):
         decode.decode(encode(photo()), max_pixels=60 * 80 - 1)
 
@@ -196,16 +193,63 @@ def test_channels_must_be_known(photo, encode):
 
 
 def test_square_takes_the_centre(photo):
-    image = photo(40, 100)
-    np.testing.assert_array_equal(decode.square(image, 40), np.asarray(image)[:, 30:70])
-    half = np.asarray(decode.square(image, 20)).astype(int)
-    mean = np.asarray(image).astype(int)[:, 30:70].reshape(20, 2, 20, 2, 3).mean((1, 3))
-    assert np.abs(half - mean)[1:-1, 1:-1].max() <= 4
+    image = np.asarray(photo(40, 101))
+    np.testing.assert_array_equal(decode.square(image, 40), image[:, 30:70])
+    half = decode.square(image, 20).astype(int)
+    assert np.abs(half - image[:, 30:70].reshape(20, 2, 20, 2, 3).mean((1, 3))).max() <= 1
 
 
-def test_crop_cuts_and_resizes_its_box(photo):
-    image = photo(40, 100)
-    np.testing.assert_array_equal(decode.crop(image, (5, 10, 30, 30), 30), np.asarray(image)[5:35, 10:40])
+def test_crop_cuts_its_box(photo):
+    image = np.asarray(photo(40, 100))
+    np.testing.assert_array_equal(decode.crop(image, (5, 10, 30, 30), 30), image[5:35, 10:40])
+
+
+@pytest.mark.parametrize("method", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("size", [20, 45, 70])
+def test_crop_interpolates(photo, method, size):
+    """Each output samples the kernel around its centre; 20 is more than half of both sides: nothing is averaged."""
+    image = np.asarray(photo(60, 80))
+    y, x, height, width = box = (7, 11, 39, 28)
+    found = decode.crop(image, box, size, method).astype(float)
+    part = image[y : y + height, x : x + width].astype(float)
+    expected = _interpolated(_interpolated(part, size, method).swapaxes(0, 1), size, method).swapaxes(0, 1)
+    assert np.abs(found - np.clip(expected, 0, 255)).max() <= 1
+
+
+def _interpolated(values, size, method, a=-0.75):
+    """Float64 interpolation along the first axis, the border repeated."""
+    length = len(values)
+    result = np.zeros((size, *values.shape[1:]))
+    for i in range(size):
+        centre = (i + 0.5) * length / size - 0.5
+        for j in range(int(np.floor(centre)) - 1, int(np.floor(centre)) + 3):
+            d = abs(centre - j)
+            if method == "bilinear":
+                weight = max(1 - d, 0)
+            elif d <= 1:
+                weight = (a + 2) * d**3 - (a + 3) * d**2 + 1
+            else:
+                weight = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
+            result[i] += weight * values[min(max(j, 0), length - 1)]
+    return result
+
+
+def test_what_is_far_too_large_is_averaged():
+    """A checkerboard of single pixels turns gray at any size under a half, whatever the kernel would sample."""
+    board = np.tile(np.array([[0, 255], [255, 0]], np.uint8), (60, 60))[..., np.newaxis]
+    for size in (10, 15, 29, 60):
+        for method in ("bicubic", "bilinear"):
+            found = decode.crop(board, (0, 0, 120, 120), size, method)
+            assert found.shape == (size, size, 1) and np.abs(found.astype(int) - 127.5).max() <= 1.5
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_shapes_of_any_channels_and_aspect(channels):
+    image = np.random.default_rng(0).integers(0, 256, (3, 200, channels), np.uint8)
+    for size in (1, 2, 3, 5, 64):
+        for found in (decode.square(image, size), decode.crop(image, (0, 0, 3, 200), size)):
+            assert found.shape == (size, size, channels) and found.dtype == np.uint8
+            assert found.flags.c_contiguous
 
 
 def test_random_boxes_have_the_distribution_of_the_device_crops():
