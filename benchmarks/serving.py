@@ -7,8 +7,8 @@ CPUs: seconds to load (until the first answer, with TensorFlow already imported)
 image (median and 99th percentile) and images a second at batch 32. The networks take turns, a few requests
 each, so that whatever else the machine does meets them all alike; `ratio` is the median over the rounds of
 the latency relative to ours. The graph holds resizing and normalisation for ours, the mean subtraction for
-keras.applications. LiteRT and ONNX files of our encoder, and torchvision's resnet50 (eager and scripted), are
-measured where their packages are installed.
+keras.applications, whose layers are left as they are. LiteRT and ONNX files of our encoder, and torchvision's
+resnet50 (eager and scripted), are measured where their packages are installed.
 
 keras.applications.ResNet50 strides in the first 1x1 convolution of a block, ours and torchvision's in the 3x3,
 which takes more multiplications: they are counted and printed.
@@ -19,6 +19,7 @@ import contextlib
 import importlib.util
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -150,7 +151,9 @@ def export(folder: Path, name: str, small: bool) -> list[tuple[str, str, str]]:
     application = keras.applications.ResNet50(weights=None, include_top=False, pooling="avg")
     images = keras.Input((224, 224, 3), dtype="float32", name="image")
     inputs = keras.applications.resnet50.preprocess_input(images)
-    export_saved_model(keras.Model(images, application(inputs)), folder / "applications")
+    export_saved_model(
+        keras.Model(images, application(inputs)), folder / "applications", keep_batch_norm=True
+    )
     ours, theirs = (1e-9 * multiplications(model) for model in (encoder, application))
     print(f"1e9 multiplications an image: {name} {ours:.2f}, keras.applications.ResNet50 {theirs:.2f}")
     runs.append(("keras.applications.ResNet50 SavedModel", "saved_model", str(folder / "applications")))
@@ -171,13 +174,17 @@ def main() -> None:
     if options.serve:
         answer(*options.serve)
         return
+    environment = dict(
+        os.environ
+    )  # keras_sslhsic adds to it what suits training; those who serve have TensorFlow alone
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         runs = export(Path(folder), options.model, options.small)
         servers, loads = [], []
         for _, runtime, path in runs:
             command = [sys.executable, __file__, "--serve", runtime, path]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-            servers.append(stack.enter_context(subprocess.Popen(command, text=True, **pipes)))
+            server = subprocess.Popen(command, text=True, env=environment, **pipes)
+            servers.append(stack.enter_context(server))
             loads.append(ask(servers[-1]))
         each = -(-options.requests // options.rounds)
         rounds = [[ask(server, f"1 {each}") for server in servers] for _ in range(options.rounds)]

@@ -138,6 +138,11 @@ def _parser() -> argparse.ArgumentParser:
     export = _command(commands, "export", _export, "write an encoder as a SavedModel, .tflite or .onnx")
     export.add_argument("--model", required=True, help="a name of the zoo, a .keras file, a run folder, ...")
     export.add_argument("--out", required=True, help="NAME.tflite, NAME.onnx, or a folder for a SavedModel")
+    export.add_argument(
+        "--keep-batch-norm",
+        action="store_true",
+        help="do not fold it into the convolutions: a tenth slower, and fine-tuning normalises by the batch",
+    )
 
     convert = _command(commands, "convert", _convert, "turn an official checkpoint into Keras weights")
     convert.add_argument("source", help="checkpoint.npy of SSL-HSIC, or a .pkl of BYOL")
@@ -312,7 +317,7 @@ def _extract(options):
 def _export(options):
     from keras_sslhsic.zoo.export import export
 
-    export(_load(options.model), options.out)
+    export(_load(options.model), options.out, options.keep_batch_norm)
     print(f"Wrote {options.out}.")
 
 
@@ -330,7 +335,7 @@ def _inspect(options):
 
     from keras_sslhsic.data import inspect_folder
 
-    report = inspect_folder(options.path, channels=options.channels)
+    report = inspect_folder(options.path, channels=options.channels, verbose=True)
     print(report)
     for path in filter(None, (options.sheet, options.json)):
         Path(path).parent.mkdir(parents=True, exist_ok=True)

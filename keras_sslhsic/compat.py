@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.models.functional import Functional
 
 
 def tensor(variable: Any) -> tf.Variable:
@@ -88,3 +89,18 @@ def of_all_replicas(strategy: tf.distribute.Strategy, value: int) -> list[int]:
         return strategy.run(lambda: context().all_gather(tf.identity([value]), axis=0))
 
     return strategy.experimental_local_results(gather())[0].numpy().tolist()
+
+
+def is_functional(model: Any) -> bool:
+    """Whether a model is a graph of layers, which can be copied with other layers in it."""
+    return isinstance(model, Functional)
+
+
+def layer_before(tensor: Any) -> Any:
+    """The layer or operation that a symbolic tensor of a functional model comes from."""
+    return tensor._keras_history.operation
+
+
+def uses(layer: keras.layers.Layer) -> tuple[int, int]:
+    """(how often a layer is called, how often its results are read) in functional models."""
+    return len(layer._inbound_nodes), len(layer._outbound_nodes)

@@ -32,13 +32,14 @@ def list_images(path: str | Path) -> list[str]:
         raise FileNotFoundError(f"the folder {root} does not exist")
     if not root.is_dir():
         raise NotADirectoryError(f"{root} is a file: expected a folder of images")
-    files = [file for file in _walk(str(root)) if _is_image(file)]
+    files = [file for file in walk(root) if _is_image(file)]
     if not files:
         raise FileNotFoundError(f"{root} holds no images ({', '.join(sorted(EXTENSIONS))})")
     return files
 
 
-def _walk(root: str) -> Iterator[str]:
+def walk(root: str | Path) -> Iterator[str]:
+    """The files under a folder in the order of their paths, links followed, hidden ones left out."""
     seen = set()
     for folder, subfolders, names in os.walk(root, followlinks=True):
         status = os.stat(folder)

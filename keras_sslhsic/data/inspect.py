@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from tqdm.auto import tqdm
 
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.batches import thread_pool
 from keras_sslhsic.data.broken import reason
-from keras_sslhsic.data.folder import class_labels, list_images
+from keras_sslhsic.data.folder import class_labels, list_images, walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +24,10 @@ class Report:
         path: the folder.
         num_files: image files, broken ones included.
         num_bytes: their size on disk.
-        classes: images of each class, without the broken ones; empty if there are no class sub-folders.
+        ignored: files that are no image files, by their extension.
+        classes: images of each class, without the broken ones; empty if there are none.
+        no_classes: why there are none; "" if there are.
+        empty_folders: sub-folders without an image, which are no classes.
         formats: images of each format, "JPEG", "PNG", ...
         modes: images of each Pillow mode: "L" gray, "RGB", "RGBA", "P" palette, "CMYK", "I;16" 16 bits, ...
         heights: smallest, median and largest height of the upright images in pixels.
@@ -37,7 +41,10 @@ class Report:
     path: str
     num_files: int
     num_bytes: int
+    ignored: Mapping[str, int]
     classes: Mapping[str, int]
+    no_classes: str
+    empty_folders: tuple[str, ...]
     formats: Mapping[str, int]
     modes: Mapping[str, int]
     heights: tuple[int, int, int]
@@ -59,12 +66,16 @@ class Report:
 
         sizes = list(self.classes.values())
         classes = (
-            f"{len(sizes)}, of {min(sizes):,} to {max(sizes):,} images" if sizes else "none (no sub-folders)"
+            f"{len(sizes)}, of {min(sizes):,} to {max(sizes):,} images"
+            if sizes
+            else f"none: {self.no_classes}"
         )
         lines = [
             f"folder    {self.path}",
             f"files     {self.num_files:,}, {self.num_bytes / 1e6:,.1f} MB",
+            f"ignored   {counts(self.ignored)}",
             f"classes   {classes}",
+            *([f"empty     {', '.join(self.empty_folders)}"] if self.empty_folders else []),
             f"formats   {counts(self.formats)}",
             f"modes     {counts(self.modes)}",
             f"height    {span(self.heights)}",
@@ -135,12 +146,24 @@ def _inspect_one(file: str, channels: int, max_pixels: int) -> _One | str:
     )
 
 
+def _empty_folders(path: str | Path, files: list[str]) -> tuple[str, ...]:
+    used = {Path(file).relative_to(path).parts[0] for file in files}
+    names = (
+        entry.name for entry in Path(path).iterdir() if entry.is_dir() and not entry.name.startswith(".")
+    )
+    return tuple(sorted(set(names) - used))
+
+
 def _span(sides: tuple[int, ...]) -> tuple[int, int, int]:
     return min(sides), int(np.median(sides)), max(sides)
 
 
 def inspect_folder(
-    path: str | Path, channels: int = 3, max_pixels: int = decode.MAX_PIXELS, workers: int | None = None
+    path: str | Path,
+    channels: int = 3,
+    max_pixels: int = decode.MAX_PIXELS,
+    workers: int | None = None,
+    verbose: bool = False,
 ) -> Report:
     """Decodes every image of a folder once and reports what is there.
 
@@ -153,22 +176,33 @@ def inspect_folder(
         channels: 1, 3 or 4: what images are brought to before mean and standard deviation are taken.
         max_pixels: larger images count as broken.
         workers: threads that decode; None: as many as there are cores.
+        verbose: show a progress bar.
 
     Returns:
         A `Report`.
 
     Raises:
         FileNotFoundError: no such folder, or no images in it.
-        ValueError: some images lie in class sub-folders and some beside them, or every image is broken.
+        ValueError: every image is broken.
     """
     files = list_images(path)
-    labels = class_labels(path, files)
+    images = set(files)
+    ignored = Counter(
+        Path(file).suffix.lower() or "no extension" for file in walk(path) if file not in images
+    )
+    labels, no_classes = None, "all images lie in one folder"
+    try:
+        labels = class_labels(path, files)
+    except ValueError as error:
+        no_classes = str(error)
     picked = set(np.linspace(0, len(files) - 1, min(64, len(files))).round().astype(int).tolist())
     broken: dict[str, str] = {}
-    formats, modes, classes = Counter[str](), Counter[str](), Counter[str]()
+    formats, modes = Counter[str](), Counter[str]()
+    classes = dict.fromkeys(labels[1] if labels else (), 0)
     sizes, means, squares, tiles = [], [], [], []
     with thread_pool(workers) as pool:
         found = pool.map(lambda file: _inspect_one(file, channels, max_pixels), files)
+        found = tqdm(found, total=len(files), unit="image", disable=not verbose, leave=False)
         for number, (file, one) in enumerate(zip(files, found, strict=True)):
             if isinstance(one, str):
                 broken[file] = one
@@ -193,7 +227,10 @@ def inspect_folder(
         path=str(path),
         num_files=len(files),
         num_bytes=sum(Path(file).stat().st_size for file in files if Path(file).exists()),
-        classes=dict(sorted(classes.items())),
+        ignored=dict(ignored.most_common()),
+        classes=classes,
+        no_classes="" if classes else no_classes,
+        empty_folders=_empty_folders(path, files),
         formats=dict(formats.most_common()),
         modes=dict(modes.most_common()),
         heights=_span(heights),

@@ -40,6 +40,10 @@ def as_dataset(x: Any, y: Any, batch_size: int, seed: int, epoch: int) -> Any:
     """What `fit` trains on from `epoch` on: a dataset as it is; an array, or a dict of arrays, as an endless dataset."""
     if isinstance(x, dict) and isinstance(x.get("image"), np.ndarray):
         x, y = x["image"], x.get("label", y)
+    if isinstance(x, list):
+        raise ValueError(
+            "Images must be one uint8 array [N, H, W, C], a dict with one, or a dataset, got a list: np.stack(images)."
+        )
     if isinstance(x, np.ndarray):
         return from_arrays(x, y, batch_size=batch_size, seed=seed, start=(epoch, 0))
     return x
@@ -60,12 +64,16 @@ def share(dataset: Any) -> Any:
     return dataset.with_options(options)
 
 
-def check(dataset: Any, num_replicas: int) -> None:
+def check(
+    dataset: Any, num_replicas: int, wanted: tuple[int | None, int | None, int], view_size: int
+) -> None:
     """Raises a ValueError for batches that training would fail on, or would silently mistreat.
 
     Args:
         dataset: what `fit` trains on; anything that has no `element_spec` is not looked at.
         num_replicas: replicas that share a batch.
+        wanted: (height, width, channels) that the encoder reads; None in a place is free.
+        view_size: side of the views that are made of images; crops are taken as they are.
     """
     spec = getattr(dataset, "element_spec", None)
     if spec is None or isinstance(dataset, tf.distribute.DistributedDataset):
@@ -74,6 +82,7 @@ def check(dataset: Any, num_replicas: int) -> None:
     crops = isinstance(images, tuple)
     for image in images if crops else (images,):
         _check_images(image, crops)
+        _check_views(image.shape[1:] if crops else (view_size, view_size, image.shape[-1]), wanted)
         batch = image.shape[0]
         if batch is None:
             raise ValueError(
@@ -98,3 +107,16 @@ def _check_images(image, crops):
             f"Images must be uint8 in [0, 255], got {image.dtype.name}. If they are floats in [0, 1], convert them with "
             "(255 * images).round().astype('uint8')."
         )
+
+
+def _check_views(given, wanted):
+    if all(None in pair or pair[0] == pair[1] for pair in zip(given, wanted, strict=True)):
+        return
+    height, width, channels = given
+    advice = f"build it with input_shape=({height}, {width}, {channels})"
+    if (channels, wanted[-1]) == (1, 3):
+        advice += ", or repeat the channel of the images: np.repeat(images, 3, axis=-1)"
+    elif channels == wanted[-1]:
+        advice += f", or give views of its size, for example views.byol({wanted[0]})"
+    shapes = (" x ".join("any" if n is None else str(n) for n in shape) for shape in (wanted, given))
+    raise ValueError("The encoder reads images of {}, and the views are {}: {}.".format(*shapes, advice))

@@ -23,7 +23,7 @@ class LARS(keras.optimizers.Optimizer):
     Biases and BatchNorm parameters (tensors of one dimension) take u = g: neither decay nor adaptation.
 
     Args:
-        learning_rate: float or `keras.optimizers.schedules.LearningRateSchedule`.
+        learning_rate: float, >= 0, or `keras.optimizers.schedules.LearningRateSchedule`.
         momentum: m, in [0, 1).
         weight_decay: wd, >= 0; part of the adapted update, not decoupled from it.
         eta: trust coefficient, > 0.
@@ -48,6 +48,8 @@ class LARS(keras.optimizers.Optimizer):
         name: str = "lars",
         **kwargs,
     ):
+        if isinstance(learning_rate, (int, float)) and learning_rate < 0.0:
+            raise ValueError(f"learning_rate must be >= 0, got {learning_rate}.")
         if not 0.0 <= momentum < 1.0:
             raise ValueError(f"momentum must be in [0, 1), got {momentum}.")
         if weight_decay < 0.0:

@@ -147,6 +147,7 @@ class SSLHSIC(keras.Model):
             shape=(2,), initializer=keras.initializers.Constant(-1), name="first_faults", **counter
         )
         self._monitor = Monitor(classifier=bool(num_classes))
+        self._spec: Any = None  # of the batches that the training function was traced for
         self.built = True
 
     # Compiling --------------------------------------------------------------------------------------------------
@@ -398,6 +399,10 @@ class SSLHSIC(keras.Model):
         """
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, got {epochs}.")
+        if kwargs.get("validation_split"):
+            raise ValueError(
+                "validation_split is not supported: hold images back yourself, and give them as validation_data, a dataset."
+            )
         callbacks = list(callbacks or [])
         for callback in callbacks:
             if isinstance(callback, Checkpoint):
@@ -405,7 +410,12 @@ class SSLHSIC(keras.Model):
         dataset = batches.as_dataset(
             x, y, 256 if batch_size is None else batch_size, self.seed, initial_epoch
         )
-        batches.check(dataset, self.distribute_strategy.num_replicas_in_sync)
+        batches.check(
+            dataset,
+            self.distribute_strategy.num_replicas_in_sync,
+            self.encoder.input_shape[1:],
+            self.policy.size,
+        )
         if getattr(dataset, "steps_per_epoch", None):
             kwargs.setdefault("steps_per_epoch", dataset.steps_per_epoch)
         kwargs["shuffle"] = False  # datasets shuffle by themselves
@@ -413,6 +423,9 @@ class SSLHSIC(keras.Model):
             if not any(isinstance(callback, kind) for callback in callbacks):
                 callbacks.append(kind())
         dataset = batches.share(dataset)
+        if self._spec != (spec := getattr(dataset, "element_spec", None)):
+            # Traced anew: TensorFlow would make general in size whatever differs, and the views need static shapes.
+            self._spec, self.train_function = spec, None
         return super().fit(dataset, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, **kwargs)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):

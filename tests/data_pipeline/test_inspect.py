@@ -86,3 +86,33 @@ def test_a_folder_of_broken_files_is_an_error(tmp_path):
     (tmp_path / "text.jpg").write_text("no image")
     with pytest.raises(ValueError, match=r"all 1 image files.*not a readable"):
         inspect_folder(tmp_path)
+
+
+def test_what_from_folder_leaves_out_is_said(zoo):
+    path, _ = zoo
+    (path / "bird").mkdir()
+    (path / "fish").mkdir()
+    (path / "fish" / "broken.png").write_bytes(b"")
+    Image.new("L", (4, 4)).save(path / "cat" / "scan.TIFF")
+    (path / "notes").write_text("notes")
+    report = inspect_folder(path)
+    assert report.classes == {"cat": 5, "dog": 2, "fish": 0}
+    assert report.ignored == {".tiff": 1, "no extension": 1}
+    assert report.empty_folders == ("bird",)
+    for line in ("ignored   no extension 1, .tiff 1", "empty     bird", "3, of 0 to 5 images"):
+        assert line in str(report)
+
+
+def test_images_beside_the_classes_leave_no_classes(zoo):
+    path, _ = zoo
+    Image.new("L", (4, 4)).save(path / "loose.png")
+    report = inspect_folder(path)
+    assert report.classes == {} and "1 beside them" in report.no_classes
+    assert "classes   none: " in str(report) and report.num_files == 10
+
+
+def test_progress_is_shown_when_asked_for(zoo, capsys):
+    inspect_folder(zoo[0], verbose=True)
+    assert "/9 [" in capsys.readouterr().err
+    inspect_folder(zoo[0])
+    assert capsys.readouterr().err == ""

@@ -94,7 +94,9 @@ def test_survives_serialisation():
     assert (again.coupled_weight_decay, again.weight_decay) == (0.0, None)
 
 
-@pytest.mark.parametrize("wrong", [{"momentum": 1.0}, {"weight_decay": -1e-6}, {"eta": 0.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"learning_rate": -1.0}, {"momentum": 1.0}, {"weight_decay": -1e-6}, {"eta": 0.0}]
+)
 def test_refuses_values_out_of_range(wrong):
     name, value = next(iter(wrong.items()))
     with pytest.raises(ValueError, match=f"{name} must be .*, got {value}"):

@@ -297,3 +297,40 @@ def test_arguments_out_of_range(tiny_model, wrong, message):
 def test_other_losses_are_refused(tiny_model):
     with pytest.raises(ValueError, match="SSLHSICLoss or InfoNCELoss"):
         tiny_model().compile(loss="mse")
+
+
+def test_images_of_another_size_are_traced_anew(tiny_model, images):
+    """Three sizes after one another: a size that TensorFlow has made general would leave the crops without shapes."""
+    model = tiny_model()
+    model.compile(LARS(0.1))
+    for batch in (images, images[:, :9, :8], images[:, :6]):
+        for size in (8, 12):
+            loss = model.fit(batch, batch_size=size, verbose=0).history["loss"][0]
+            assert np.isfinite(loss)
+
+
+@pytest.mark.parametrize(
+    "shape, given, message",
+    [
+        ((8, 8, 3), lambda x: x[..., :1], r"reads images of 8 x 8 x 3, and the views are 8 x 8 x 1.*repeat the channel"),
+        ((None, None, 1), lambda x: x, r"any x any x 1, and the views are 8 x 8 x 3: build it with input_shape=\(8, 8, 3"),
+        ((9, 9, 3), lambda x: x, r"9 x 9 x 3, and the views are 8 x 8 x 3: .*views.byol\(9\)"),
+        ((9, 9, 3), lambda x: {"view1": x, "view2": x}, r"9 x 9 x 3, and the views are 10 x 10 x 3"),
+    ],
+)  # fmt: skip
+def test_images_that_do_not_suit_the_encoder(images, shape, given, message):
+    pixels = keras.Input(shape)
+    encoder = keras.Model(pixels, keras.layers.GlobalAveragePooling2D()(pixels))
+    model = SSLHSIC(encoder, 4, 4, views=views.small_image(8))
+    model.compile()
+    with pytest.raises(ValueError, match=message):
+        model.fit(tf.data.Dataset.from_tensor_slices(given(images)).batch(8, drop_remainder=True))
+
+
+def test_forms_that_fit_does_not_take(tiny_model, images):
+    model = tiny_model()
+    model.compile()
+    with pytest.raises(ValueError, match=r"got a list: np.stack\(images\)"):
+        model.fit(list(images), batch_size=8)
+    with pytest.raises(ValueError, match=r"validation_split is not supported.*validation_data"):
+        model.fit(images, batch_size=8, validation_split=0.1)

@@ -68,12 +68,22 @@ for _ in range(5):
         v.assign_sub(0.01 * g)
     first = loss if first is None else first
 assert loss < first, (loss, first)
+features = model.signatures["serving_default"](image=tf.constant(data["x1"]))["features"]
+assert np.abs(features - 1.0).mean() < np.abs(data["y1"] - 1.0).mean()
+assert np.abs(features - data["y1"]).max() > 1e-3
 assert "keras_sslhsic" not in sys.modules
 print("served and fine-tuned", len(model.trainable_variables))
 """
 
 
-def test_it_serves_and_fine_tunes_where_this_package_is_not(encoder, real_images, saved_model, tmp_path):
+@pytest.mark.parametrize("keep_batch_norm", [False, True])
+def test_it_serves_and_fine_tunes_where_this_package_is_not(
+    encoder, real_images, saved_model, tmp_path, keep_batch_norm
+):
+    trained = sum(2 * isinstance(layer, keras.layers.Conv2D) for layer in encoder._flatten_layers())
+    if keep_batch_norm:
+        saved_model, trained = tmp_path / "kept", len(encoder.trainable_variables)
+        export_saved_model(encoder, saved_model, keep_batch_norm=True)
     arrays = {f"x{i}": images for i, images in enumerate(real_images)}
     arrays |= {f"y{i}": encoder(images) for i, images in enumerate(real_images)}
     np.savez(tmp_path / "data.npz", **arrays)
@@ -84,7 +94,7 @@ def test_it_serves_and_fine_tunes_where_this_package_is_not(encoder, real_images
         text=True,
     )
     assert run.returncode == 0, run.stderr
-    assert f"served and fine-tuned {len(encoder.trainable_variables)}" in run.stdout
+    assert f"served and fine-tuned {trained}\n" in run.stdout
     assert "custom gradients" not in run.stderr
 
 
@@ -104,7 +114,7 @@ def test_an_earlier_export_is_replaced_by_that_of_a_frozen_encoder(encoder, save
             layer.trainable = flag
     assert not (tmp_path / "model" / "old").exists()
     loaded = tf.saved_model.load(str(tmp_path / "model"))
-    assert len(loaded.trainable_variables) == len(encoder.trainable_variables)
+    assert len(loaded.trainable_variables) == len(tf.saved_model.load(str(saved_model)).trainable_variables)
 
 
 def test_other_things_are_not_replaced(encoder, tmp_path):
@@ -165,7 +175,13 @@ def test_export_goes_by_the_ending(path, function, monkeypatch):
     calls = []
     monkeypatch.setattr(export_module, function, lambda *arguments: calls.append(arguments))
     export_module.export("model", path)
-    assert calls == [("model", path)]
+    assert [call[:2] for call in calls] == [("model", path)]
+
+
+@pytest.mark.parametrize("path", ["a.tflite", "a.onnx"])
+def test_files_have_no_batch_norm_to_keep(encoder, path):
+    with pytest.raises(ValueError, match="keep_batch_norm is for SavedModels"):
+        export_module.export(encoder, path, keep_batch_norm=True)
 
 
 def test_only_encoders_of_images_are_exported(tmp_path):

@@ -1,0 +1,76 @@
+"""Batch normalisation folded into the convolutions before it, for inference."""
+
+import keras
+import numpy as np
+
+from keras_sslhsic import compat
+
+
+def fold_batch_norm(network: keras.Model) -> keras.Model:
+    """Copies a network for inference, with one convolution for every convolution and its batch normalisation.
+
+    For y = gamma (conv(x, K) + b - mean) / sqrt(variance + epsilon) + beta the copy has, of each output channel,
+
+        K' = K gamma / sqrt(variance + epsilon),    b' = beta + (b - mean) gamma / sqrt(variance + epsilon)
+
+    which saves two passes over every map and lets TensorFlow join convolution, bias and ReLU.
+
+    Args:
+        network: functional keras.Model; networks inside of it are folded too.
+
+    Returns:
+        A network with weights of its own, all trainable. Batch normalisations that do not follow a plain ``Conv2D``, or whose
+        convolution has other readers or an activation, are copied as they are; a model that is not functional is
+        returned itself.
+    """
+    if not compat.is_functional(network):
+        return network
+    results = [compat.layer_before(tensor) for tensor in network.outputs]
+    folded = {
+        bn.name: conv
+        for bn in network.layers
+        if (conv := _convolution_before(bn)) is not None and conv not in results
+    }
+    biased = {conv.name for conv in folded.values()}
+
+    def copy(layer):
+        if isinstance(layer, keras.Model):
+            return fold_batch_norm(layer)
+        if layer.name in folded:
+            return layer  # never called
+        if not isinstance(layer, keras.layers.Layer):
+            return layer  # an operation without weights
+        config = layer.get_config() | {"trainable": True}
+        return type(layer).from_config(config | {"use_bias": True} if layer.name in biased else config)
+
+    def call(layer, inputs, *args, **kwargs):
+        return inputs if layer.name in folded else layer(inputs, *args, **kwargs)
+
+    clone = keras.models.clone_model(network, clone_function=copy, call_function=call)
+    for layer in network.layers:
+        if layer.name in folded:
+            clone.get_layer(folded[layer.name].name).set_weights(_folded(folded[layer.name], layer))
+        elif layer.weights and not isinstance(layer, keras.Model) and layer.name not in biased:
+            clone.get_layer(layer.name).set_weights(layer.get_weights())
+    return clone
+
+
+def _convolution_before(layer):
+    """The convolution that a layer can be folded into, or None."""
+    if type(layer) is not keras.layers.BatchNormalization or compat.uses(layer)[0] != 1:
+        return None
+    before = compat.layer_before(layer.input)
+    if type(before) is not keras.layers.Conv2D or compat.uses(before) != (1, 1):
+        return None
+    last = before.data_format == "channels_last" and layer.axis in (-1, 3)
+    return before if last and before.activation is keras.activations.linear else None
+
+
+def _folded(convolution, bn) -> list[np.ndarray]:
+    """[kernel, bias] of both layers together, computed in float64."""
+    kernel, *bias = (np.asarray(weight, np.float64) for weight in convolution.get_weights())
+    mean, variance = (np.asarray(v, np.float64) for v in (bn.moving_mean, bn.moving_variance))
+    gamma = np.asarray(bn.gamma, np.float64) if bn.scale else 1.0
+    beta = np.asarray(bn.beta, np.float64) if bn.center else 0.0
+    scale = gamma / np.sqrt(variance + bn.epsilon)
+    return [kernel * scale, beta + (sum(bias) - mean) * scale]
