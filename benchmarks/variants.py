@@ -45,7 +45,7 @@ def build(name: str, batch_size: int, without: str | None = None, precision: str
     keras.config.set_dtype_policy(precision)
     model, batch = {"tiny": _tiny, "small": _small, "r50": _r50}[name](batch_size, without != "target")
     if without == "optimizer":
-        model.compile(_NoUpdate(0.0), loss=model.objective)
+        model.compile(_NoUpdate(0.0, name="no_update"), loss=model.objective)
     if without == "loss":
         model.compile(model.optimizer, loss=_NoLoss())
     if without == "views":
