@@ -6,10 +6,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
 
+from keras_sslhsic import compat
 from keras_sslhsic.networks.folding import fold_batch_norm
 from keras_sslhsic.zoo import files
 from keras_sslhsic.zoo.encoder import encoder_of, sides_seen
@@ -133,6 +135,13 @@ def _serve(model: keras.Model):
     return serve
 
 
+class _Served(tf.Module):
+    """What a SavedModel holds. Keras's own export archive would write every weight twice."""
+
+    variables: Any = ()
+    trainable_variables: Any = ()
+
+
 def _write_saved_model(model: keras.Model, path: str) -> None:
     def train(image):
         return model(image, training=True)
@@ -143,13 +152,19 @@ def _write_saved_model(model: keras.Model, path: str) -> None:
         )
         return {"features": model(images, training=False)}
 
+    def traced(function, spec):
+        return tf.function(function, input_signature=[spec], autograph=False)
+
     with _for_fine_tuning(model):
-        archive = keras.export.ExportArchive()
-        archive.track(model)
-        archive.add_endpoint("serving_default", _serve(model), [_image_spec(model)])
-        archive.add_endpoint("encoded", encoded, [tf.TensorSpec([None], tf.string, name="bytes")])
-        archive.add_endpoint("train", train, [_image_spec(model, tf.float32)])
-        archive.write_out(path, verbose=False)
+        served = _Served()
+        served.variables = [compat.tensor(v) for v in model.variables]
+        served.trainable_variables = [compat.tensor(v) for v in model.trainable_variables]
+        served.train = traced(train, _image_spec(model, tf.float32))
+        signatures = {
+            "serving_default": traced(_serve(model), _image_spec(model)),
+            "encoded": traced(encoded, tf.TensorSpec([None], tf.string, name="bytes")),
+        }
+        tf.saved_model.save(served, path, signatures)
 
 
 def _decoder(model: keras.Model):

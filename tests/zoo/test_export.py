@@ -31,6 +31,13 @@ def test_signature_gives_the_same_features(encoder, real_images, saved_model):
         np.testing.assert_allclose(features, encoder(images), atol=1e-4)
 
 
+def test_every_weight_is_written_once(encoder, saved_model):
+    convolutions = [layer for layer in encoder._flatten_layers() if isinstance(layer, keras.layers.Conv2D)]
+    weights = sum(layer.count_params() + layer.filters for layer in convolutions)
+    data = saved_model / "variables" / "variables.data-00000-of-00001"
+    assert 4 * weights <= data.stat().st_size < 4 * weights + 20_000
+
+
 def test_encoded_files_of_any_size_in_one_batch(encoder, real_images, saved_model):
     served = tf.saved_model.load(str(saved_model)).signatures["encoded"]
     png = [tf.io.encode_png(images[0]) for images in real_images]
