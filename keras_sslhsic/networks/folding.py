@@ -40,8 +40,11 @@ def fold_batch_norm(network: keras.Model) -> keras.Model:
             return layer  # never called
         if not isinstance(layer, keras.layers.Layer):
             return layer  # an operation without weights
-        config = layer.get_config() | {"trainable": True}
-        return type(layer).from_config(config | {"use_bias": True} if layer.name in biased else config)
+        config = layer.get_config()
+        changed = {"trainable": True} if "trainable" in config else {}
+        if layer.name in biased:
+            changed["use_bias"] = True
+        return type(layer).from_config(config | changed)
 
     def call(layer, inputs, *args, **kwargs):
         return inputs if layer.name in folded else layer(inputs, *args, **kwargs)
