@@ -104,3 +104,12 @@ def layer_before(tensor: Any) -> Any:
 def uses(layer: keras.layers.Layer) -> tuple[int, int]:
     """(how often a layer is called, how often its results are read) in functional models."""
     return len(layer._inbound_nodes), len(layer._outbound_nodes)
+
+
+def set_trainable(model: keras.Model, trainable: bool) -> None:
+    """Sets `trainable` of a model and of every layer in it.
+
+    `model.trainable = True` does nothing where the model's own flag is True already, though layers inside be frozen.
+    """
+    for layer in model._flatten_layers():
+        layer.trainable = trainable

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic import compat
 from keras_sslhsic.data.subsets import stratified_subset
 from keras_sslhsic.evaluation import metrics
 from keras_sslhsic.evaluation.checks import check_classes
@@ -183,7 +184,7 @@ class _Classifier(keras.Model):
     def __init__(self, encoder, num_classes, recipe):
         super().__init__(name="classifier")
         self.encoder = encoder
-        self.encoder.trainable = True
+        compat.set_trainable(self.encoder, True)
         self.head = keras.layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32")
         self.recipe = recipe
 

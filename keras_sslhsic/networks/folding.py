@@ -19,9 +19,9 @@ def fold_batch_norm(network: keras.Model) -> keras.Model:
         network: functional keras.Model; networks inside of it are folded too.
 
     Returns:
-        A network with weights of its own, all trainable. Batch normalisations that do not follow a plain ``Conv2D``, or whose
-        convolution has other readers or an activation, are copied as they are; a model that is not functional is
-        returned itself.
+        A network with weights of its own, all trainable. Batch normalisations that do not follow a plain float32
+        ``Conv2D``, or whose convolution has other readers or an activation, are copied as they are; a model that
+        is not functional is returned itself.
     """
     if not compat.is_functional(network):
         return network
@@ -66,7 +66,9 @@ def _convolution_before(layer):
     if type(before) is not keras.layers.Conv2D or compat.uses(before) != (1, 1):
         return None
     last = before.data_format == "channels_last" and layer.axis in (-1, 3)
-    return before if last and before.activation is keras.activations.linear else None
+    # Keras normalises in float32 after a convolution in half precision; folded, all of it would be rounded.
+    exact = before.compute_dtype == "float32" and before.activation is keras.activations.linear
+    return before if last and exact else None
 
 
 def _folded(convolution, bn) -> list[np.ndarray]:

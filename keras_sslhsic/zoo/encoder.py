@@ -49,7 +49,8 @@ def encoder_of(model: keras.Model) -> keras.Model:
 def sides_seen(model: keras.Model) -> tuple[int | None, int | None, int]:
     """Returns (height, width, channels) of the images that the network itself sees, after any resizing."""
     # By its kind: the name is "resize_1" for the second network of a process.
-    resize = next((operation for operation in model.operations if type(operation).__name__ == "Resize"), None)
+    operations = getattr(model, "operations", model.layers)  # a Sequential has layers alone
+    resize = next((operation for operation in operations if type(operation).__name__ == "Resize"), None)
     height, width = model.input_shape[1:3] if resize is None else resize.size
     return height, width, model.input_shape[-1]
 

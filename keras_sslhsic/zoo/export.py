@@ -188,7 +188,7 @@ def _for_fine_tuning(model: keras.Model) -> Iterator[None]:
     layers = list(model._flatten_layers())
     trainable = [layer.trainable for layer in layers]
     synchronized = [layer for layer in layers if getattr(layer, "synchronized", False)]
-    model.trainable = True
+    compat.set_trainable(model, True)
     for layer in synchronized:
         layer.synchronized = False
     try:

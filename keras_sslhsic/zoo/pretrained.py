@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from keras_sslhsic import compat
 from keras_sslhsic.networks import Architecture, build_encoder, resnet, with_preprocessing
 from keras_sslhsic.networks.resnet import architecture as named_architecture
 from keras_sslhsic.zoo import convert, files, registry, sources
@@ -62,7 +63,7 @@ def load_pretrained(
         else:
             model = _load_file(sources.find(entry, weights, _cache(cache_dir)), entry)
     encoder = PretrainedEncoder(model.inputs[0], model.outputs[0], name=model.name)
-    encoder.trainable = trainable
+    compat.set_trainable(encoder, trainable)
     if trainable and freeze_batch_norm:
         for layer in encoder._flatten_layers():
             if isinstance(layer, keras.layers.BatchNormalization):
