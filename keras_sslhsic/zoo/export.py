@@ -146,7 +146,13 @@ def _write_saved_model(model: keras.Model, path: str) -> None:
     def train(image):
         return model(image, training=True)
 
+    def encoded_one(data):
+        return tf.cast(model(_decoder(model)(data)[tf.newaxis], training=False)[0], tf.float32)
+
     def encoded(data):
+        if None in sides_seen(model)[:2]:  # images of different sizes make no batch
+            features = tf.TensorSpec(model.output_shape[1:], tf.float32)
+            return {"features": tf.map_fn(encoded_one, data, fn_output_signature=features)}
         images = tf.map_fn(
             _decoder(model), data, fn_output_signature=tf.TensorSpec(sides_seen(model), tf.float32)
         )

@@ -48,6 +48,15 @@ def test_encoded_files_of_any_size_in_one_batch(encoder, real_images, saved_mode
     np.testing.assert_allclose(features, expected, atol=1e-4)
 
 
+def test_encoded_files_of_different_sizes_for_an_encoder_of_any_size(encoder, real_images, tmp_path):
+    free = with_preprocessing(encoder.get_layer("tiny"), 0.5, 0.25)
+    export_saved_model(free, tmp_path / "free")
+    served = tf.saved_model.load(str(tmp_path / "free")).signatures["encoded"]
+    png = [tf.io.encode_png(images[0]) for images in real_images]
+    expected = [free(images[:1])[0] for images in real_images]
+    np.testing.assert_allclose(served(bytes=tf.stack(png))["features"], expected, atol=1e-4)
+
+
 LOAD_ALONE = """
 import sys
 
