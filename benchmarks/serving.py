@@ -174,9 +174,8 @@ def main() -> None:
     if options.serve:
         answer(*options.serve)
         return
-    environment = dict(
-        os.environ
-    )  # keras_sslhsic adds to it what suits training; those who serve have TensorFlow alone
+    # keras_sslhsic adds to it what suits training; those who serve have TensorFlow alone.
+    environment = dict(os.environ)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         runs = export(Path(folder), options.model, options.small)
         servers, loads = [], []

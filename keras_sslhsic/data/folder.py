@@ -230,6 +230,8 @@ def from_folder(
     store = None if cache is None else Cache(cache_bytes, cache_dir)
     source = _Folder(files, classes and classes[0], decoding, broken, store, cache, plan, workers)
     dataset = batches.map_python(plan.batches(), source.batch, decoding, labels=classes is not None)
+    if not plan.drop_remainder:  # a last batch of broken files alone
+        dataset = dataset.filter(lambda batch: tf.shape(next(iter(batch.values())))[0] > 0)
     dataset.steps_per_epoch = plan.steps_per_epoch
     dataset.class_names = classes and classes[1]
     dataset.files = files

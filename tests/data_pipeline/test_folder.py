@@ -366,3 +366,12 @@ def test_bad_input_is_named(folder, tmp_path):
     with pytest.raises(ValueError, match=r"1 beside them, such as .*stray.png.*labels=False"):
         from_folder(root, batch_size=2)
     assert "label" not in from_folder(root, batch_size=2, labels=False).element_spec
+
+
+def test_a_last_batch_of_broken_files_is_left_out(folder, tmp_path):
+    root = folder(5)
+    sorted(root.rglob("*.*g"))[-1].write_bytes(b"")
+    dataset = from_folder(
+        root, batch_size=4, epochs=1, shuffle=False, drop_remainder=False, max_broken=1.0, **OPTIONS
+    )
+    assert [len(batch["image"]) for batch in dataset] == [4]

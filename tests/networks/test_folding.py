@@ -73,6 +73,9 @@ def kept(images, name):
         return keras.Model(images, layers.BatchNormalization(axis=1)(layers.Conv2D(4, 3)(images)))
     if name == "first":
         return keras.Model(images, layers.Conv2D(4, 3)(layers.BatchNormalization()(images)))
+    if name == "half precision":
+        map_ = layers.Conv2D(4, 3, dtype="mixed_bfloat16")(images)
+        return keras.Model(images, layers.BatchNormalization(dtype="mixed_bfloat16")(map_))
     map_ = layers.Conv2D(4, 3)(images)
     if name == "another reader":
         return keras.Model(images, layers.Add()([layers.BatchNormalization()(map_), map_]))
@@ -83,7 +86,17 @@ def kept(images, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["activation", "depthwise", "another axis", "first", "another reader", "output", "shared"]
+    "name",
+    [
+        "activation",
+        "depthwise",
+        "another axis",
+        "first",
+        "another reader",
+        "output",
+        "shared",
+        "half precision",
+    ],
 )
 def test_what_cannot_be_folded_is_copied(name):
     network = randomised(kept(keras.Input((40, 36, 3)), name))

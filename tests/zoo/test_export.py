@@ -57,6 +57,21 @@ def test_encoded_files_of_different_sizes_for_an_encoder_of_any_size(encoder, re
     np.testing.assert_allclose(served(bytes=tf.stack(png))["features"], expected, atol=1e-4)
 
 
+def test_a_sequential_encoder_is_served(tmp_path):
+    layers = keras.layers
+    network = [layers.Conv2D(4, 3), layers.BatchNormalization(), layers.GlobalAveragePooling2D()]
+    encoder = keras.Sequential([keras.Input((32, 32, 3)), *network])
+    export_saved_model(encoder, tmp_path / "model")
+    images = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
+    served = tf.saved_model.load(str(tmp_path / "model")).signatures
+    expected = encoder(images.astype(np.float32))
+    np.testing.assert_allclose(
+        served["serving_default"](image=tf.constant(images))["features"], expected, rtol=1e-5
+    )
+    png = tf.stack([tf.io.encode_png(image) for image in images])
+    np.testing.assert_allclose(served["encoded"](bytes=png)["features"], expected, rtol=1e-5)
+
+
 LOAD_ALONE = """
 import sys
 
