@@ -79,9 +79,11 @@ def export_litert(model: keras.Model, path: str | os.PathLike) -> None:
     Every size that is free in the model is free in the file: set it with ``resize_tensor_input``.
 
     Raises:
-        ValueError: if `model` does not read images, or LiteRT lacks one of its operations (antialiasing).
+        ValueError: if `model` does not read images, computes in half precision, or LiteRT lacks one of its
+            operations (antialiasing).
     """
     model = encoder_of(model)
+    _check_precision(model, "LiteRT")
     with tempfile.TemporaryDirectory() as folder:
         _write_saved_model(fold_batch_norm(model), folder)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["serving_default"])
@@ -103,13 +105,16 @@ def export_onnx(model: keras.Model, path: str | os.PathLike, opset: int = 17) ->
 
     Raises:
         ImportError: if tf2onnx is not installed (``pip install keras_sslhsic[onnx]``).
-        ValueError: if `model` does not read images, or ONNX lacks one of its operations (antialiasing).
+        ValueError: if `model` does not read images, computes in half precision, or ONNX lacks one of its
+            operations (antialiasing).
     """
     try:
         import tf2onnx
     except ImportError as error:
         raise ImportError("Exporting to ONNX needs tf2onnx: pip install 'keras_sslhsic[onnx]'.") from error
-    model = fold_batch_norm(encoder_of(model))
+    model = encoder_of(model)
+    _check_precision(model, "ONNX")
+    model = fold_batch_norm(model)
     try:
         proto, _ = tf2onnx.convert.from_function(
             tf.function(_serve(model)), input_signature=[_image_spec(model)], opset=opset
@@ -118,6 +123,15 @@ def export_onnx(model: keras.Model, path: str | os.PathLike, opset: int = 17) ->
         raise ValueError(f"ONNX cannot express this encoder: {error}") from error
     with files.written_whole(path) as temporary:
         temporary.write_bytes(proto.SerializeToString())
+
+
+def _check_precision(model: keras.Model, target: str) -> None:
+    half = {layer.compute_dtype for layer in model._flatten_layers()} & {"float16", "bfloat16"}
+    if half:
+        raise ValueError(
+            f"{target} files are written in float32, and this encoder computes in {half.pop()}: build it in float32 and "
+            "give it the weights, which are float32, with set_weights; or export a SavedModel."
+        )
 
 
 def _is_saved_model(folder: Path) -> bool:

@@ -169,6 +169,18 @@ def test_litert_gives_the_same_features(encoder, real_images, tmp_path):
         np.testing.assert_allclose(interpreter.get_tensor(returned["index"]), encoder(images), atol=1e-4)
 
 
+@pytest.mark.parametrize("file", ["a.tflite", "a.onnx"])
+def test_half_precision_is_refused_in_one_line(file, tmp_path):
+    if file == "a.onnx":
+        pytest.importorskip("tf2onnx")
+    images = keras.Input((8, 8, 3))
+    network = keras.layers.Conv2D(2, 3, dtype="mixed_bfloat16")(images)
+    encoder = keras.Model(images, keras.layers.GlobalAveragePooling2D(dtype="float32")(network))
+    with pytest.raises(ValueError, match="computes in bfloat16: build it in float32"):
+        export_module.export(encoder, tmp_path / file)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_litert_cannot_express_is_an_error(encoder, tmp_path):
     inner = encoder.get_layer("tiny")
     antialiased = with_preprocessing(inner, 0.5, 0.25, size=32, antialias=True)
