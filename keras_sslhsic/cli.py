@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from keras_sslhsic import checks
 from keras_sslhsic.version import __version__
 
 # Each command imports what it needs, so that one can be read by itself.
@@ -41,13 +42,13 @@ def _check(options: argparse.Namespace) -> None:
     for name, value in vars(options).items():
         if value == "":
             raise ValueError(f"the value of {name} is empty.")
-    if getattr(options, "seed", 0) < 0:
-        raise ValueError(f"the seed must not be negative, found {options.seed}.")
-    for path in (Path(getattr(options, name, None) or ".") for name in ("out", "to", "sheet", "json")):
-        parent = next(folder for folder in path.absolute().parents if folder.exists() or folder.is_symlink())
-        if not parent.is_dir():
-            raise NotADirectoryError(f"{path} cannot be written: {parent} is no folder.")
-        if options.command not in ("export", "report") and path != Path() and path.is_dir():
+    checks.integer("seed", getattr(options, "seed", 0), 0)
+    given = (getattr(options, name, None) for name in ("out", "to", "sheet", "json"))
+    for path in map(Path, filter(None, given)):
+        from keras_sslhsic.zoo import files
+
+        files.check_writable(path)
+        if options.command not in ("export", "report") and path.is_dir():
             raise IsADirectoryError(f"{path} is a folder: give the name of a file to write.")
 
 
@@ -108,6 +109,12 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--test-split", default="test", help="of a TensorFlow data set (default: test)")
     evaluate.add_argument(
         "--image-size", type=int, default=224, help="side of the images of folders and TFDS (default: 224)"
+    )
+    evaluate.add_argument(
+        "--max-broken",
+        type=float,
+        default=0.01,
+        help="share of broken files that a folder may have (default: 0.01)",
     )
     evaluate.add_argument("--batch-size", type=int, default=64, help="images a step (default: 64)")
     evaluate.add_argument("--k", type=int, help="neighbours (knn)")
@@ -292,6 +299,7 @@ def _splits(options, channels):
             raise ValueError(
                 f"{folder} needs the sub-folders train and test with a folder a class in each; missing: {', '.join(missing)}."
             )
+        shared["max_broken"] = options.max_broken
         return tuple(data.from_folder(folder / name, labels=True, **shared) for name in ("train", "test"))
     return tuple(
         data.from_tfds(options.data, split, data_dir=options.data_dir, **shared)

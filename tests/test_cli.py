@@ -70,7 +70,7 @@ def test_help_says_what_every_command_does(capsys):
         (["evaluate", "knn", "--encoder", "r18_fashion", "--data", "nowhere"], "nowhere is no folder, and"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--data", "../no where"], "../no where is no folder, and"),
         (["evaluate", "transfer", "--encoder", "r18_fashion", "--data", "web"], "Unknown transfer set 'web'"),
-        (["evaluate", "knn", "--encoder", "r18_fashion", "--seed", "-1"], "must not be negative, found -1"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--seed", "-1"], "seed must be at least 0, found -1"),
         (["inspect", "nowhere"], "nowhere"),
         (["inspect", "nowhere", "--sheet", f"{CONFIG}/x.png"], "is no folder"),
         (["report", CONFIG], "holds something else than results"),
@@ -122,8 +122,10 @@ def test_names_with_spaces_umlauts_and_dots_are_read_and_written(photos):
         (["extract", "--data", "broken", "--out", "new/f.npz", "--batch-size", "0"], "batch_size must be at least 1"),
         (["evaluate", "knn", "--data", "empty"], "needs the sub-folders train and test"),
         (["evaluate", "knn", "--data", "broken/train"], "needs the sub-folders train and test"),
-        (["evaluate", "knn", "--data", "Bilder für alle", "--image-size", "0"], "image_size must be at least 1"),
+        (["evaluate", "knn", "--data", "Bilder für alle", "--image-size", "0"], "image_size must be None or at least 1"),
         (["evaluate", "knn", "--data", "broken", "--out", "new/r.jsonl"], "evaluate: 1 of 2 files (50.0%) are broken"),
+        (["evaluate", "knn", "--data", "broken", "--max-broken", "0.1"], "10.0% allowed"),
+        (["evaluate", "knn", "--data", "broken", "--max-broken", "2"], "in [0, 1], found 2"),
     ],
 )  # fmt: skip
 def test_folders_without_images_are_named(arguments, message, photos, capsys):

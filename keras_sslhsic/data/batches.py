@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic import checks
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.cache import Cache
 from keras_sslhsic.views.policy import ViewPolicy
@@ -33,8 +34,9 @@ class Decoding:
     max_pixels: int = decode.MAX_PIXELS
 
     def __post_init__(self) -> None:
-        if self.image_size is not None and self.image_size < 1:
-            raise ValueError(f"image_size must be at least 1, or None, found {self.image_size}")
+        checks.integer("image_size", self.image_size, 1, optional=True)
+        checks.integer("max_pixels", self.max_pixels, 1)
+        decode.check_channels(self.channels)
 
     def image(self, content: bytes) -> np.ndarray:
         """What may be cached: the square, or the whole image if it will be cropped."""
@@ -72,6 +74,7 @@ class Decoding:
 
 def thread_pool(workers: int | None) -> ThreadPoolExecutor:
     """Threads that decode; by default as many as the machine has cores."""
+    checks.integer("workers", workers, 1, optional=True)
     return ThreadPoolExecutor(workers or os.cpu_count() or 1, thread_name_prefix="decode")
 
 

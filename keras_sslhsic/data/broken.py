@@ -67,5 +67,6 @@ class BrokenFiles:
         share = len(self.reasons) / self.total
         counts = f"{len(self.reasons)} of {self.total} files ({share:.1%})"
         head = f"{counts} are broken, {self.max_broken:.1%} allowed:"
-        tail = f"All are named in {self.log.resolve()}: remove or repair them, or raise max_broken."
+        tail = f"All are named in {self.log.resolve()}: remove or repair them, or raise max_broken "
+        tail += "(--max-broken of evaluate, data.max_broken of a config)."
         return "\n".join([head, *first, *more, tail])

@@ -4,9 +4,12 @@ import contextlib
 import hashlib
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+
+from keras_sslhsic import checks
 
 
 class Cache:
@@ -62,3 +65,26 @@ class Cache:
             with partial.open("wb") as stream:
                 np.save(stream, array)
             os.replace(partial, file)
+
+
+def make(kind: str | None, kinds: Sequence[str], directory: str | Path | None, limit: int) -> Cache | None:
+    """The cache that the arguments `cache`, `cache_dir` and `cache_bytes` of a source ask for; None for none.
+
+    Args:
+        kind: what is kept, or None for nothing.
+        kinds: what the source can keep.
+        directory: as in `Cache`.
+        limit: as in `Cache`.
+
+    Raises:
+        ValueError: for an unknown kind, a folder without a kind, or a limit below one byte.
+    """
+    names = ", ".join(f'"{name}"' for name in kinds)
+    if kind is not None and kind not in kinds:
+        raise ValueError(f"cache must be {names} or None, found {kind!r}.")
+    if kind is None and directory is not None:
+        raise ValueError(
+            f"cache_dir is {str(directory)!r}, but nothing is cached: say what with cache={names.replace(', ', ' or ')}."
+        )
+    checks.integer("cache_bytes", limit, 1)
+    return None if kind is None else Cache(limit, directory)

@@ -31,6 +31,12 @@ def looks_like_image(start: bytes) -> bool:
     return start.startswith(_SIGNATURES) or (start[:4] == b"RIFF" and start[8:12] == b"WEBP")
 
 
+def check_channels(channels: int) -> None:
+    """Raises ValueError unless images can be decoded to this number of channels."""
+    if channels not in tuple(_MODES):
+        raise ValueError(f"channels must be 1, 3 or 4, found {channels!r}.")
+
+
 def decode(
     content: bytes, channels: int = 3, short_side: int | None = None, max_pixels: int = MAX_PIXELS
 ) -> np.ndarray:
@@ -54,8 +60,7 @@ def decode(
         DecodeError: the file is no image, truncated, damaged or too large.
         ValueError: `channels` is not 1, 3 or 4.
     """
-    if channels not in _MODES:
-        raise ValueError(f"channels must be 1, 3 or 4, found {channels}")
+    check_channels(channels)
     if not content:
         raise DecodeError("the file is empty")
     # Pillow raises some ten types of exception for damaged files (OSError, SyntaxError, struct.error, ...).

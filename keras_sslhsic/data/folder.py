@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic import views
+from keras_sslhsic import checks, views
 from keras_sslhsic.data import batches, decode
 from keras_sslhsic.data.broken import BrokenFiles
-from keras_sslhsic.data.cache import Cache
+from keras_sslhsic.data.cache import make as make_cache
 from keras_sslhsic.data.order import Order
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp"})
@@ -21,7 +21,7 @@ def list_images(path: str | Path) -> list[str]:
     """Lists the image files under a folder, at any depth, in the order of their paths.
 
     Image files have one of `EXTENSIONS`, in upper or lower case, or the first bytes of an image whatever
-    their name. Hidden files and folders are left out; links are followed.
+    their name. Hidden files and folders are left out; links are followed, and each folder is read once.
 
     Raises:
         FileNotFoundError: the folder does not exist, or holds no images.
@@ -32,19 +32,19 @@ def list_images(path: str | Path) -> list[str]:
         raise FileNotFoundError(f"the folder {root} does not exist")
     if not root.is_dir():
         raise NotADirectoryError(f"{root} is a file: expected a folder of images")
-    files = [file for file in walk(root) if _is_image(file)]
+    files = [file for file in walk(root) if is_image(file)]
     if not files:
         raise FileNotFoundError(f"{root} holds no images ({', '.join(sorted(EXTENSIONS))})")
     return files
 
 
 def walk(root: str | Path) -> Iterator[str]:
-    """The files under a folder in the order of their paths, links followed, hidden ones left out."""
+    """The files under a folder in the order of their paths, links followed, each folder once, hidden ones left out."""
     seen = set()
     for folder, subfolders, names in os.walk(root, followlinks=True):
         status = os.stat(folder)
         identity = (status.st_dev, status.st_ino)
-        if identity in seen:  # a link that leads back up
+        if identity in seen:  # a link that leads back up, or to a folder that another link led to
             subfolders.clear()
             continue
         seen.add(identity)
@@ -52,7 +52,8 @@ def walk(root: str | Path) -> Iterator[str]:
         yield from (os.path.join(folder, name) for name in sorted(names) if not name.startswith("."))
 
 
-def _is_image(file: str) -> bool:
+def is_image(file: str) -> bool:
+    """Whether a file has the extension, or the first bytes, of an image."""
     if os.path.splitext(file)[1].lower() in EXTENSIONS:
         return True
     try:
@@ -215,10 +216,10 @@ def from_folder(
 
     Raises:
         FileNotFoundError: no such folder, or no images in it.
-        ValueError: fewer images than one batch; labels asked for but no class sub-folders; an unknown option.
+        ValueError: fewer images than one batch; labels asked for but no class sub-folders; an option of another
+            type or range.
     """
-    if cache not in (None, "encoded", "decoded"):
-        raise ValueError(f'cache must be "encoded", "decoded" or None, found {cache!r}')
+    checks.flag("labels", labels, optional=True)
     files = list_images(path)
     classes = None if labels is False else class_labels(path, files)
     if labels and classes is None:
@@ -227,7 +228,7 @@ def from_folder(
     broken = BrokenFiles(len(files), on_error, max_broken, error_log)
     policy = None if host_crops is None else views.get(host_crops)
     decoding = batches.Decoding(image_size, channels, policy, max_pixels)
-    store = None if cache is None else Cache(cache_bytes, cache_dir)
+    store = make_cache(cache, ("encoded", "decoded"), cache_dir, cache_bytes)
     source = _Folder(files, classes and classes[0], decoding, broken, store, cache, plan, workers)
     dataset = batches.map_python(plan.batches(), source.batch, decoding, labels=classes is not None)
     if not plan.drop_remainder:  # a last batch of broken files alone

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.batches import thread_pool
 from keras_sslhsic.data.broken import reason
-from keras_sslhsic.data.folder import class_labels, list_images, walk
+from keras_sslhsic.data.folder import class_labels, is_image, list_images, walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Report:
         classes: images of each class, without the broken ones; empty if there are none.
         no_classes: why there are none; "" if there are.
         empty_folders: sub-folders without an image, which are no classes.
+        repeated_folders: sub-folders whose images are counted in another one, since links lead from one to the other;
+            no classes either.
         formats: images of each format, "JPEG", "PNG", ...
         modes: images of each Pillow mode: "L" gray, "RGB", "RGBA", "P" palette, "CMYK", "I;16" 16 bits, ...
         heights: smallest, median and largest height of the upright images in pixels.
@@ -45,6 +47,7 @@ class Report:
     classes: Mapping[str, int]
     no_classes: str
     empty_folders: tuple[str, ...]
+    repeated_folders: tuple[str, ...]
     formats: Mapping[str, int]
     modes: Mapping[str, int]
     heights: tuple[int, int, int]
@@ -76,6 +79,11 @@ class Report:
             f"ignored   {counts(self.ignored)}",
             f"classes   {classes}",
             *([f"empty     {', '.join(self.empty_folders)}"] if self.empty_folders else []),
+            *(
+                [f"repeated  {', '.join(self.repeated_folders)}: links to folders that are counted already"]
+                if self.repeated_folders
+                else []
+            ),
             f"formats   {counts(self.formats)}",
             f"modes     {counts(self.modes)}",
             f"height    {span(self.heights)}",
@@ -146,12 +154,17 @@ def _inspect_one(file: str, channels: int, max_pixels: int) -> _One | str:
     )
 
 
-def _empty_folders(path: str | Path, files: list[str]) -> tuple[str, ...]:
+def _unused_folders(path: str | Path, files: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Sub-folders that none of the files is in: those without an image, and those whose images are listed elsewhere."""
     used = {Path(file).relative_to(path).parts[0] for file in files}
     names = (
         entry.name for entry in Path(path).iterdir() if entry.is_dir() and not entry.name.startswith(".")
     )
-    return tuple(sorted(set(names) - used))
+    empty: list[str] = []
+    repeated: list[str] = []
+    for name in sorted(set(names) - used):
+        (repeated if any(map(is_image, walk(Path(path, name)))) else empty).append(name)
+    return tuple(empty), tuple(repeated)
 
 
 def _span(sides: tuple[int, ...]) -> tuple[int, int, int]:
@@ -223,6 +236,7 @@ def inspect_folder(
     mean = np.mean(means, axis=0)
     std = np.sqrt(np.maximum(np.mean(squares, axis=0) - mean**2, 0.0))
     heights, widths = zip(*sizes, strict=True)
+    empty_folders, repeated_folders = _unused_folders(path, files)
     return Report(
         path=str(path),
         num_files=len(files),
@@ -230,7 +244,8 @@ def inspect_folder(
         ignored=dict(ignored.most_common()),
         classes=classes,
         no_classes="" if classes else no_classes,
-        empty_folders=_empty_folders(path, files),
+        empty_folders=empty_folders,
+        repeated_folders=repeated_folders,
         formats=dict(formats.most_common()),
         modes=dict(modes.most_common()),
         heights=_span(heights),

@@ -6,8 +6,11 @@ interrupted.
 """
 
 import dataclasses
+from typing import Any
 
 import tensorflow as tf
+
+from keras_sslhsic import checks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Order:
         shard: `(index, count)` of this host.
 
     Raises:
-        ValueError: an attribute is out of range, or there are fewer examples than one batch of every host.
+        ValueError: an attribute is of another type or out of range, or there are fewer examples than one batch of every host.
     """
 
     num_examples: int
@@ -43,15 +46,16 @@ class Order:
     shard: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
+        checks.integer("seed", self.seed, 0)
+        checks.integer("batch_size", self.batch_size, 1)
+        checks.integer("epochs", self.epochs, 1, optional=True)
+        checks.flag("shuffle", self.shuffle)
+        checks.flag("drop_remainder", self.drop_remainder)
+        _check_pair("start", self.start, ("epoch", "step"))
+        _check_pair("shard", self.shard, ("index", "count"))
         index, count = self.shard
-        if self.seed < 0:
-            raise ValueError(f"seed must not be negative, found {self.seed}")
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, found {self.batch_size}")
-        if not 0 <= index < count:
-            raise ValueError(f"shard must be (index, count) with 0 <= index < count, found {self.shard}")
-        if min(self.start) < 0:
-            raise ValueError(f"start must be (epoch, step), neither negative, found {self.start}")
+        if index >= count:
+            raise ValueError(f"shard must be (index, count) with index < count, found {self.shard}.")
         if self.steps_per_epoch < 1:
             hosts = f" on each of {count} hosts" if count > 1 else ""
             raise ValueError(
@@ -108,3 +112,10 @@ class Order:
         last = tf.int64.max if self.epochs is None else self.epochs
         dataset = tf.data.Dataset.range(first_epoch, last).flat_map(epoch_batches)
         return dataset.apply(tf.data.experimental.assert_cardinality(self.cardinality))
+
+
+def _check_pair(name: str, value: Any, members: tuple[str, str]) -> None:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ValueError(f"{name} must be ({members[0]}, {members[1]}), found {value!r}.")
+    for member, number in zip(members, value, strict=True):
+        checks.integer(f"the {member} of {name}", number, 0)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic import views
+from keras_sslhsic import checks, views
 from keras_sslhsic.data import batches, decode
-from keras_sslhsic.data.cache import Cache
+from keras_sslhsic.data.cache import make as make_cache
 from keras_sslhsic.data.order import Order
 
 # The SSL-HSIC paper, like BYOL, holds out 10,000 training images and takes the official validation set for
@@ -234,8 +234,8 @@ def from_tfds(
         ValueError: no such split or feature, or fewer examples than one batch. Images that cannot be decoded
             raise an error that names the example while the dataset is read.
     """
-    if cache not in (None, "decoded"):
-        raise ValueError(f'cache must be "decoded" or None, found {cache!r}')
+    checks.flag("labels", labels)
+    checks.integer("window", window, 1)
     builder = prepared_builder(name, data_dir)
     features = builder.info.features
     missing = {image_key, *([label_key] if labels else [])} - set(features)
@@ -251,7 +251,7 @@ def from_tfds(
     pieces = _pieces(info.file_instructions, start, start + plan.examples_per_epoch)
     policy = None if host_crops is None else views.get(host_crops)
     decoding = batches.Decoding(image_size, channels, policy, max_pixels)
-    store = None if cache is None else Cache(cache_bytes, cache_dir)
+    store = make_cache(cache, ("decoded",), cache_dir, cache_bytes)
     pool = batches.thread_pool(workers)
     records = _Records(pieces, plan, window)
 

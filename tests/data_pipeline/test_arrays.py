@@ -128,9 +128,16 @@ def test_arrays_mapped_from_a_file_are_read_by_batch(tmp_path):
         ({"x": X, "y": Y[:5], "batch_size": 8}, r"shape \[37\].*found \[5\]"),
         ({"x": X, "y": np.eye(37, dtype=int), "batch_size": 8}, r"argmax"),
         ({"x": X, "y": Y - 1, "batch_size": 8}, r"negative, found -1"),
-        ({"x": X, "batch_size": 8, "seed": -1}, r"seed must not be negative, found -1"),
+        ({"x": X, "batch_size": 8, "seed": -1}, r"seed must be at least 0, found -1"),
+        ({"x": X, "batch_size": 8, "seed": "a"}, r"seed must be an integer, found 'a'"),
+        ({"x": X, "batch_size": 2.5}, r"batch_size must be an integer, found 2.5"),
+        ({"x": X, "batch_size": 8, "epochs": 0}, r"epochs must be None or at least 1, found 0"),
+        ({"x": X, "batch_size": 8, "shuffle": "no"}, r"shuffle must be True or False, found 'no'"),
         ({"x": X, "batch_size": 8, "shard": (2, 2)}, r"shard.*\(2, 2\)"),
-        ({"x": X, "batch_size": 8, "start": (0, -1)}, r"start.*\(0, -1\)"),
+        ({"x": X, "batch_size": 8, "shard": (0, 0)}, r"shard.*\(0, 0\)"),
+        ({"x": X, "batch_size": 8, "start": (0, -1)}, r"the step of start must be at least 0, found -1"),
+        ({"x": X, "batch_size": 8, "start": 3}, r"start must be \(epoch, step\), found 3"),
+        ({"x": X, "batch_size": 8, "start": (0, "a")}, r"the step of start must be an integer, found 'a'"),
     ],
 )
 def test_bad_input_is_named(arguments, message):

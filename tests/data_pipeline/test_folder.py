@@ -356,16 +356,35 @@ def test_bad_input_is_named(folder, tmp_path):
         from_folder(root, batch_size=9)
     with pytest.raises(ValueError, match="labels=True, but"):
         from_folder(folder(3, classes=0, root="flat"), batch_size=2, labels=True)
-    with pytest.raises(ValueError, match="seed must not be negative, found -1"):
+    with pytest.raises(ValueError, match="seed must be at least 0, found -1"):
         from_folder(root, batch_size=2, seed=-1)
     with pytest.raises(ValueError, match="found 'ignore'"):
         from_folder(root, batch_size=2, on_error="ignore")
-    with pytest.raises(ValueError, match="cache must be"):
-        from_folder(root, batch_size=2, cache="views")
     Image.new("RGB", (8, 8)).save(root / "stray.png")
     with pytest.raises(ValueError, match=r"1 beside them, such as .*stray.png.*labels=False"):
         from_folder(root, batch_size=2)
     assert "label" not in from_folder(root, batch_size=2, labels=False).element_spec
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"image_size": (32, 32)}, r"image_size must be None or an integer, found \(32, 32\)"),
+        ({"image_size": 0}, "image_size must be None or at least 1, found 0"),
+        ({"channels": 2}, "channels must be 1, 3 or 4, found 2"),
+        ({"channels": [3]}, r"channels must be 1, 3 or 4, found \[3\]"),
+        ({"max_pixels": 0}, "max_pixels must be at least 1, found 0"),
+        ({"workers": 0}, "workers must be None or at least 1, found 0"),
+        ({"labels": "yes"}, "labels must be True, False or None, found 'yes'"),
+        ({"cache": "views"}, 'cache must be "encoded", "decoded" or None, found \'views\''),
+        ({"cache_dir": "cache"}, 'cache_dir is \'cache\', but nothing is cached: .* cache="encoded" or "decoded"'),
+        ({"cache": "encoded", "cache_bytes": -1}, "cache_bytes must be at least 1, found -1"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be_meant_are_refused_when_called(folder, options, message):
+    with pytest.raises(ValueError, match=message):
+        from_folder(folder(4), batch_size=2, **options)
+    assert os.listdir() == ["images"]
 
 
 def test_a_last_batch_of_broken_files_is_left_out(folder, tmp_path):

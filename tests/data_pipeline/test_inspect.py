@@ -103,6 +103,18 @@ def test_what_from_folder_leaves_out_is_said(zoo):
         assert line in str(report)
 
 
+def test_folders_that_links_lead_to_are_not_called_empty(zoo):
+    path, _ = zoo
+    (path / "kitten").symlink_to(path / "cat", target_is_directory=True)
+    (path / "pets").mkdir()
+    (path / "pets" / "all").symlink_to(path, target_is_directory=True)
+    (path / "bird").mkdir()
+    report = inspect_folder(path)
+    assert report.classes == {"cat": 5, "dog": 2} and report.num_files == 9
+    assert (report.empty_folders, report.repeated_folders) == (("bird",), ("kitten", "pets"))
+    assert "repeated  kitten, pets: " in str(report)
+
+
 def test_images_beside_the_classes_leave_no_classes(zoo):
     path, _ = zoo
     Image.new("L", (4, 4)).save(path / "loose.png")

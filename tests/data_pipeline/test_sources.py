@@ -8,7 +8,7 @@ from keras_sslhsic.data.sources import source
 
 def test_a_negative_seed_is_named():
     config = ConfigDict({"batch_size": 8, "seed": -1, "data": {"source": "bundled"}})
-    with pytest.raises(ValueError, match="seed must not be negative, found -1"):
+    with pytest.raises(ValueError, match="seed must be at least 0, found -1"):
         source(config)
 
 

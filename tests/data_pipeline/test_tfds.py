@@ -161,9 +161,9 @@ def test_bad_input_is_named(load):
         load(image_key="photo")
     with pytest.raises(ValueError, match="11 examples, fewer than one batch of 12"):
         load("validation", batch_size=12)
-    with pytest.raises(ValueError, match="seed must not be negative, found -1"):
+    with pytest.raises(ValueError, match="seed must be at least 0, found -1"):
         load(seed=-1)
-    with pytest.raises(ValueError, match="image_size must be at least 1, or None, found 0"):
+    with pytest.raises(ValueError, match="image_size must be None or at least 1, found 0"):
         load(image_size=0)
     with pytest.raises(
         FileNotFoundError, match="no folder, and TensorFlow Datasets has no data set of that name"
@@ -171,6 +171,12 @@ def test_bad_input_is_named(load):
         from_tfds("no/such folder", batch_size=8)
     with pytest.raises(ValueError, match="cache must be"):
         load(cache="encoded")
+    with pytest.raises(ValueError, match=r'cache_dir is .* nothing is cached: .*cache="decoded"'):
+        load(cache_dir="cache")
+    with pytest.raises(ValueError, match="window must be at least 1, found 0"):
+        load(window=0)
+    with pytest.raises(ValueError, match="labels must be True or False, found None"):
+        load(labels=None)
     with pytest.raises(ValueError, match=r"(?i)split"):
         load("test")
 

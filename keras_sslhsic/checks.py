@@ -1,0 +1,24 @@
+"""Checks of single arguments, for every module that takes them."""
+
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+
+def integer(name: str, value: Any, least: int, optional: bool = False) -> None:
+    """Raises ValueError unless `value` is an integer of at least `least`, or None where it is `optional`."""
+    if optional and value is None:
+        return
+    none = "None or " if optional else ""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise ValueError(f"{name} must be {none}an integer, found {value!r}.")
+    if value < least:
+        raise ValueError(f"{name} must be {none}at least {least}, found {value}.")
+
+
+def flag(name: str, value: Any, optional: bool = False) -> None:
+    """Raises ValueError unless `value` is True or False, or None where it is `optional`."""
+    if not isinstance(value, (bool, np.bool_)) and not (optional and value is None):
+        choices = "True, False or None" if optional else "True or False"
+        raise ValueError(f"{name} must be {choices}, found {value!r}.")
