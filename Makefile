@@ -57,7 +57,7 @@ lint: .venv/installed
 	@touch $@
 
 lock:
-	uv pip compile --universal --python-version 3.10 --extra dev --no-header --no-annotate --no-emit-index-url \
+	uv pip compile --universal --python-version 3.10 --extra dev --extra onnx --no-header --no-annotate --no-emit-index-url \
 	  --no-emit-find-links setup.py -o requirements.lock
 
 clean:

@@ -4,11 +4,13 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import compat
@@ -21,9 +23,15 @@ def export(model: keras.Model, path: str | os.PathLike, keep_batch_norm: bool = 
     """Exports an encoder, as the path's ending says: ``.tflite``, ``.onnx``, or a folder for a SavedModel.
 
     Raises:
-        ValueError: if `keep_batch_norm` goes with a file, which cannot be trained on.
+        ValueError: for other endings, but versions (``v1.2``) and ``.savedmodel``; or if `keep_batch_norm` goes
+            with a file, which cannot be trained on.
     """
-    suffix = Path(path).suffix
+    suffix = Path(path).suffix.lower()
+    if suffix[1:2].isalpha() and suffix not in (".tflite", ".onnx", ".savedmodel"):
+        raise ValueError(
+            f"{path}: nothing is written to {suffix} files. Give NAME.tflite, NAME.onnx, or for a SavedModel the name "
+            "of a folder without an ending."
+        )
     if keep_batch_norm and suffix in (".tflite", ".onnx"):
         raise ValueError(f"keep_batch_norm is for SavedModels; {suffix} files are not trained on.")
     if suffix == ".tflite":
@@ -40,8 +48,8 @@ def export_saved_model(model: keras.Model, path: str | os.PathLike, keep_batch_n
     Signatures, for any batch size:
 
     - ``serving_default``: ``image`` uint8 [B, H, W, C] -> ``features`` float32 [B, F];
-    - ``encoded``: ``bytes`` string [B], each a JPEG, PNG, GIF (its first frame) or BMP file -> ``features``.
-      EXIF orientation is not applied.
+    - ``encoded``, for 1, 3 or 4 channels: ``bytes`` string [B], each a JPEG, PNG, WebP, BMP or GIF (its first
+      frame) file -> ``features``. EXIF orientation is not applied.
 
     For fine-tuning, the loaded object has ``trainable_variables`` and ``train``, the function of float images
     in [0, 255]. What is served follows the variables.
@@ -67,7 +75,7 @@ def export_saved_model(model: keras.Model, path: str | os.PathLike, keep_batch_n
         raise ValueError(f"{target} is taken by something that is no SavedModel: choose another path.")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-        _write_saved_model(model if keep_batch_norm else fold_batch_norm(model), f"{folder}/model")
+        _write_saved_model(model if keep_batch_norm else _fold(model), f"{folder}/model")
         if target.exists():
             shutil.rmtree(target)
         os.replace(f"{folder}/model", target)
@@ -80,17 +88,25 @@ def export_litert(model: keras.Model, path: str | os.PathLike) -> None:
 
     Raises:
         ValueError: if `model` does not read images, computes in half precision, or LiteRT lacks one of its
-            operations (antialiasing).
+            operations (antialiasing) or answers otherwise than the model.
     """
     model = encoder_of(model)
     _check_precision(model, "LiteRT")
     with tempfile.TemporaryDirectory() as folder:
-        _write_saved_model(fold_batch_norm(model), folder)
+        _write_saved_model(_fold(model), folder)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["serving_default"])
         try:
             content = converter.convert()
         except Exception as error:  # the converter raises several private types
             raise ValueError(f"LiteRT cannot express this encoder: {error}") from error
+
+    def answer(image):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that TensorFlow 2.20 were to lose it
+            interpreter = tf.lite.Interpreter(model_content=content)
+        return interpreter.get_signature_runner("serving_default")(image=image)["features"]
+
+    _check_answer(model, answer, "LiteRT")
     with files.written_whole(path) as temporary:
         temporary.write_bytes(content)
 
@@ -104,25 +120,55 @@ def export_onnx(model: keras.Model, path: str | os.PathLike, opset: int = 17) ->
         opset: version of the ONNX operators.
 
     Raises:
-        ImportError: if tf2onnx is not installed (``pip install keras_sslhsic[onnx]``).
+        ImportError: without tf2onnx and onnxruntime (``pip install keras_sslhsic[onnx]``).
         ValueError: if `model` does not read images, computes in half precision, or ONNX lacks one of its
-            operations (antialiasing).
+            operations (antialiasing) or ONNX Runtime answers otherwise than the model.
     """
     try:
+        import onnxruntime
         import tf2onnx
     except ImportError as error:
-        raise ImportError("Exporting to ONNX needs tf2onnx: pip install 'keras_sslhsic[onnx]'.") from error
+        raise ImportError(
+            "Exporting to ONNX needs tf2onnx and onnxruntime: pip install 'keras_sslhsic[onnx]'."
+        ) from error
     model = encoder_of(model)
     _check_precision(model, "ONNX")
-    model = fold_batch_norm(model)
+    serve = tf.function(_serve(_fold(model)))
     try:
-        proto, _ = tf2onnx.convert.from_function(
-            tf.function(_serve(model)), input_signature=[_image_spec(model)], opset=opset
-        )
-    except Exception as error:  # tf2onnx raises whatever its rewriters raise
+        proto, _ = tf2onnx.convert.from_function(serve, input_signature=[_image_spec(model)], opset=opset)
+        content = proto.SerializeToString()
+        # tf2onnx also writes operations that ONNX does not have, and only logs them.
+        session = onnxruntime.InferenceSession(content)
+    except Exception as error:  # both raise many types
         raise ValueError(f"ONNX cannot express this encoder: {error}") from error
+    _check_answer(model, lambda image: session.run(["features"], {"image": image})[0], "ONNX")
     with files.written_whole(path) as temporary:
-        temporary.write_bytes(proto.SerializeToString())
+        temporary.write_bytes(content)
+
+
+def _fold(model: keras.Model) -> keras.Model:
+    try:
+        return fold_batch_norm(model)
+    except Exception as error:  # of copying layers: Lambda, or some without get_config
+        warnings.warn(
+            "Batch normalisation is not folded, which is a tenth slower, as a layer cannot be copied: "
+            + str(error).split(". ")[0],
+            stacklevel=4,
+        )
+        return model
+
+
+def _check_answer(model: keras.Model, answer: Callable[[np.ndarray], np.ndarray], target: str) -> None:
+    """Raises ValueError unless a converted encoder answers as the model does, for one image of noise."""
+    sides = (side or 64 for side in model.input_shape[1:3])
+    image = np.random.default_rng(0).integers(0, 256, (1, *sides, model.input_shape[-1]), np.uint8)
+    expected = np.asarray(_serve(model)(tf.constant(image))["features"])
+    try:
+        difference = np.abs(answer(image) - expected).max() / max(1.0, np.abs(expected).max())
+    except Exception as error:  # of the runtime
+        raise ValueError(f"{target} cannot run this encoder: {error}") from error
+    if not difference <= 1e-3:
+        raise ValueError(f"{target} does not compute this encoder: its features are off by {difference:.2g}.")
 
 
 def _check_precision(model: keras.Model, target: str) -> None:
@@ -182,8 +228,9 @@ def _write_saved_model(model: keras.Model, path: str) -> None:
         served.train = traced(train, _image_spec(model, tf.float32))
         signatures = {
             "serving_default": traced(_serve(model), _image_spec(model)),
-            "encoded": traced(encoded, tf.TensorSpec([None], tf.string, name="bytes")),
         }
+        if model.input_shape[-1] in (1, 3, 4):
+            signatures["encoded"] = traced(encoded, tf.TensorSpec([None], tf.string, name="bytes"))
         tf.saved_model.save(served, path, signatures)
 
 
@@ -191,12 +238,24 @@ def _decoder(model: keras.Model):
     height, width, channels = sides_seen(model)
 
     def decode(data):
-        image = tf.io.decode_image(data, channels, expand_animations=False)
+        image = tf.cast(_pixels(data, channels), tf.float32)
         image.set_shape([None, None, channels])
-        image = tf.cast(image, tf.float32)
         return image if height is None or width is None else tf.image.resize(image, (height, width))
 
     return decode
+
+
+def _pixels(data: tf.Tensor, channels: int) -> tf.Tensor:
+    if channels == 3:
+        return tf.io.decode_image(data, 3, expand_animations=False)
+    # Every format can be asked for the channels that the file has, and not every one for others.
+    image = tf.io.decode_image(data, 0, expand_animations=False)
+    found = tf.shape(image)[-1]
+    colours, transparent = image[..., : found - 1 + found % 2], found % 2 == 0
+    if channels == 1:
+        return tf.cond(found > 2, lambda: tf.image.rgb_to_grayscale(colours), lambda: colours)
+    alpha = tf.cond(transparent, lambda: image[..., -1:], lambda: tf.ones_like(image[..., :1]) * 255)
+    return tf.concat([tf.broadcast_to(colours, [*tf.unstack(tf.shape(image)[:2]), 3]), alpha], -1)
 
 
 @contextlib.contextmanager

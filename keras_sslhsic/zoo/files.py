@@ -37,8 +37,11 @@ def written_whole(target: str | os.PathLike, suffix: str = "") -> Iterator[Path]
         suffix: what the temporary name must end in.
     """
     target = Path(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=suffix or ".part", dir=target.parent)
+    with _named(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(
+            prefix=f".{target.name}.", suffix=suffix or ".part", dir=target.parent
+        )
     os.close(handle)
     temporary = Path(name)
     try:
@@ -47,6 +50,23 @@ def written_whole(target: str | os.PathLike, suffix: str = "") -> Iterator[Path]
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(target: str | os.PathLike) -> None:
+    """Raises OSError if no file could be written at `target`: to be asked before long work. Makes nothing."""
+    target = Path(target).absolute()
+    folder = next(parent for parent in target.parents if parent.exists() or parent.is_symlink())
+    with _named(target), tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+@contextlib.contextmanager
+def _named(target: Path) -> Iterator[None]:
+    """Errors name the file that was asked for, not a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"{target} cannot be written: {error.strerror}.") from error
 
 
 def save_model(model: keras.Model, target: str | os.PathLike, note: dict[str, Any]) -> None:

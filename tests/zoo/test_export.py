@@ -1,13 +1,16 @@
-import importlib.util
+import io
 import shutil
 import subprocess
 import sys
 
 import keras
 import numpy as np
+import onnxruntime
 import pytest
 import tensorflow as tf
+from PIL import Image
 
+from keras_sslhsic.data.decode import decode
 from keras_sslhsic.networks import with_preprocessing
 from keras_sslhsic.zoo import export as export_module
 from keras_sslhsic.zoo.encoder import PretrainedEncoder
@@ -55,6 +58,40 @@ def test_encoded_files_of_different_sizes_for_an_encoder_of_any_size(encoder, re
     png = [tf.io.encode_png(images[0]) for images in real_images]
     expected = [free(images[:1])[0] for images in real_images]
     np.testing.assert_allclose(served(bytes=tf.stack(png))["features"], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_encoded_files_of_every_kind(channels, tmp_path):
+    pixels = keras.Input((16, 16, channels))
+    encoder = keras.Model(pixels, keras.layers.Flatten()(keras.layers.Rescaling(1.0)(pixels)))
+    export_saved_model(encoder, tmp_path / "model")
+    served = tf.saved_model.load(str(tmp_path / "model")).signatures["encoded"]
+    colours = np.random.default_rng(0).integers(0, 256, (4, 4, 3), np.uint8).repeat(4, 0).repeat(4, 1)
+    compared = 0
+    for mode in ("RGB", "L", "RGBA", "LA", "CMYK"):
+        for kind in ("JPEG", "PNG", "BMP", "GIF", "WEBP"):
+            file = io.BytesIO()
+            try:
+                Image.fromarray(colours).convert(mode).save(file, kind, lossless=True)
+            except (OSError, ValueError):  # there are no such files
+                continue
+            features = served(bytes=tf.constant([file.getvalue()]))["features"]
+            expected = decode(file.getvalue(), channels).reshape(1, -1)
+            levels = 4 if kind == "JPEG" else 1  # TensorFlow's cosine transform is a fast one
+            np.testing.assert_allclose(features, expected, atol=levels, err_msg=f"{mode} {kind}")
+            compared += 1
+    assert compared >= 18
+
+
+def test_encoders_of_other_channels_take_pixels_alone(tmp_path):
+    pixels = keras.Input((8, 8, 5))
+    export_saved_model(keras.Model(pixels, keras.layers.GlobalAveragePooling2D()(pixels)), tmp_path / "model")
+    served = tf.saved_model.load(str(tmp_path / "model"))
+    assert list(served.signatures) == ["serving_default"]
+    assert served.signatures["serving_default"](image=tf.ones((2, 8, 8, 5), tf.uint8))["features"].shape == (
+        2,
+        5,
+    )
 
 
 def test_a_sequential_encoder_is_served(tmp_path):
@@ -171,8 +208,6 @@ def test_litert_gives_the_same_features(encoder, real_images, tmp_path):
 
 @pytest.mark.parametrize("file", ["a.tflite", "a.onnx"])
 def test_half_precision_is_refused_in_one_line(file, tmp_path):
-    if file == "a.onnx":
-        pytest.importorskip("tf2onnx")
     images = keras.Input((8, 8, 3))
     network = keras.layers.Conv2D(2, 3, dtype="mixed_bfloat16")(images)
     encoder = keras.Model(images, keras.layers.GlobalAveragePooling2D(dtype="float32")(network))
@@ -189,13 +224,45 @@ def test_what_litert_cannot_express_is_an_error(encoder, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("tf2onnx") is None or importlib.util.find_spec("onnxruntime") is None,
-    reason="the onnx extra is not installed",
-)
-def test_onnx_gives_the_same_features(encoder, real_images, tmp_path):
-    import onnxruntime
+@pytest.mark.parametrize("convolution", [{"activation": "gelu"}, {"groups": 3}])
+def test_what_onnx_runtime_cannot_load_is_an_error(convolution, tmp_path):
+    images = keras.Input((8, 8, 3))
+    features = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(6, 3, **convolution)(images))
+    with pytest.raises(ValueError, match="ONNX cannot express this encoder"):
+        export_onnx(keras.Model(images, features), tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
 
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda expected: expected + 0.1, "off by 0.1"),
+        (lambda expected: expected * np.nan, "off by nan"),
+        (lambda expected: 1 / 0, "cannot run this encoder: division by zero"),
+    ],
+)
+def test_a_converted_file_that_answers_otherwise_is_refused(answer, message):
+    pixels = keras.Input((4, 4, 3))
+    mean = keras.Model(pixels, keras.layers.GlobalAveragePooling2D()(keras.layers.Rescaling(1 / 255)(pixels)))
+    export_module._check_answer(mean, lambda image: image.mean((1, 2)) / 255, "LiteRT")
+    with pytest.raises(ValueError, match=f"LiteRT .*{message}"):
+        export_module._check_answer(mean, lambda image: answer(image.mean((1, 2)) / 255), "LiteRT")
+
+
+def test_layers_that_cannot_be_copied_are_served_unfolded(tmp_path):
+    images = keras.Input((8, 8, 3))
+    maps = keras.layers.Conv2D(4, 3)(keras.layers.Lambda(lambda x: x / 255)(images))
+    maps = keras.layers.BatchNormalization()(maps)
+    encoder = keras.Model(images, keras.layers.GlobalAveragePooling2D()(maps))
+    with pytest.warns(UserWarning, match="not folded, .* as a layer cannot be copied: .*Lambda"):
+        export_module.export(encoder, tmp_path / "model")
+    served = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
+    features = served(image=tf.constant(pixels))["features"]
+    np.testing.assert_allclose(features, encoder(pixels.astype(np.float32)), atol=1e-5)
+
+
+def test_onnx_gives_the_same_features(encoder, real_images, tmp_path):
     export_onnx(encoder, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     assert [i.name for i in session.get_inputs()] == ["image"]
@@ -212,13 +279,24 @@ def test_onnx_without_tf2onnx_says_what_to_install(encoder, tmp_path, monkeypatc
 
 @pytest.mark.parametrize(
     ("path", "function"),
-    [("a.tflite", "export_litert"), ("a.onnx", "export_onnx"), ("a/1", "export_saved_model")],
+    [
+        *[(path, "export_litert") for path in ("a.tflite", "A.TFLITE")],
+        *[(path, "export_onnx") for path in ("a.onnx", "a.ONNX")],
+        *[(path, "export_saved_model") for path in ("a", "a/1", "a/v1.2", "a.savedmodel")],
+    ],
 )
 def test_export_goes_by_the_ending(path, function, monkeypatch):
     calls = []
     monkeypatch.setattr(export_module, function, lambda *arguments: calls.append(arguments))
     export_module.export("model", path)
     assert [call[:2] for call in calls] == [("model", path)]
+
+
+@pytest.mark.parametrize("path", ["a.h5", "a.pb", "a.keras", "a.tflight"])
+def test_other_endings_are_refused(path, encoder, tmp_path):
+    with pytest.raises(ValueError, match=r"nothing is written to \.\w+ files\. Give NAME\.tflite"):
+        export_module.export(encoder, tmp_path / path)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("path", ["a.tflite", "a.onnx"])

@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 from keras_sslhsic.networks import with_preprocessing
 from keras_sslhsic.zoo import extract as module
@@ -94,7 +95,6 @@ def test_grayscale_encoders_read_colour_files(folder, tmp_path):
 
 
 def test_parquet_holds_the_same(encoder, folder, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
     root, images = folder
     for _ in range(2):  # the second call finds everything done
         extract(encoder, root, tmp_path / "out.parquet")
