@@ -2,11 +2,13 @@
 
     python benchmarks/gpu_step.py lower --model r50 --batch 256 --parts --to build/gpu     (TensorFlow, any machine)
     python benchmarks/gpu_step.py run --platform cuda build/gpu/r50_256*.json              (jax and numpy alone)
+    python benchmarks/gpu_step.py plan build/gpu/r50_256*.json                  (jax[cuda], on a machine without GPU)
 
 `lower` writes the step's HLO and the shapes of its arguments; with --parts also the step without its views, loss,
-optimizer, averages and target; with --expect also random inputs and what TensorFlow makes of them. `run` makes the
-weights, checks that everything stays finite (and, with --expect, equal), and times the step with its state kept
-on the device and written over. Both print one JSON line a program.
+optimizer, averages and target; with --options also with each of the candidates; with --expect also random inputs
+and what TensorFlow makes of them, for a candidate what it makes of the plain step. `run` makes the weights, checks
+that everything stays finite (and, with --expect, equal), and times the step with its state kept on the device and
+written over. `plan` compiles for an H200 and runs nothing. All print one JSON line a program.
 """
 
 import argparse
@@ -21,28 +23,47 @@ import numpy as np
 
 
 def lower(arguments: argparse.Namespace) -> None:
-    """Lowers the step, and the steps without one of the parts."""
+    """Lowers the step, the candidates for it, and the steps without one of the parts."""
+    import candidates
     import lowering
     import tensorflow as tf
     import variants
 
     # Where results are compared, the program itself asks for float32: no environment variable reaches every kernel.
     tf.config.experimental.enable_tensor_float_32_execution(not arguments.expect)
-    for without in (None, *(variants.PARTS if arguments.parts else ())):
-        _, step, batch = variants.build(arguments.model, arguments.batch, without, arguments.precision)
-        pure = lowering.functionalize(step, batch)
-        name = f"{arguments.model}_{arguments.batch}" + (f"_no_{without}" if without else "")
-        path = arguments.to / name
-        program = lowering.lower(pure, arguments.platform)
-        facts = {"model": arguments.model, "images": arguments.batch, "without": without}
-        lowering.save(pure, program, path, precision=arguments.precision, **facts)
-        if arguments.expect:
-            images = list(variants.random_batch(batch).values())
-            inputs = [*(x.numpy() for x in images), *(v.numpy() for v in pure.variables)]
-            named = {f"in{i}": x for i, x in enumerate(inputs)}
-            named |= {f"out{i}": x for i, x in enumerate(lowering.run(pure, images))}
-            np.savez_compressed(path.with_name(name + ".npz"), **named)
-        print(json.dumps({"program": str(path), "bytes": len(program)}), flush=True)
+    model, step, batch = variants.build(arguments.model, arguments.batch, None, arguments.precision)
+    plain = lowering.functionalize(step, batch)
+    expected = _write(arguments, plain)
+    for option in candidates.OPTIONS if arguments.options else ():
+        with candidates.use(option, model):
+            pure = lowering.functionalize(step, batch)
+        _write(arguments, pure, f"_with_{option}", expected, option=option)
+    for part in variants.PARTS if arguments.parts else ():
+        _, step, batch = variants.build(arguments.model, arguments.batch, part, arguments.precision)
+        _write(arguments, lowering.functionalize(step, batch), f"_no_{part}", without=part)
+
+
+def _write(arguments, pure, suffix="", expected=None, **facts):
+    """Writes a program, and with --expect what its results shall be: those of TensorFlow, unless they are given."""
+    import lowering
+    import variants
+
+    path = arguments.to / f"{arguments.model}_{arguments.batch}{suffix}"
+    program = lowering.lower(pure, arguments.platform)
+    facts = {"model": arguments.model, "images": arguments.batch, "precision": arguments.precision, **facts}
+    lowering.save(pure, program, path, **facts)
+    if arguments.expect:
+        images = list(variants.random_batch(pure.batch).values())
+        if expected is None:
+            results = lowering.run(pure, images)
+            keys = [*pure.outputs, *(id(v) for v in pure.variables)]
+            expected = dict(zip(keys, results, strict=True))
+        inputs = [*(x.numpy() for x in images), *(v.numpy() for v in pure.variables)]
+        outputs = [*(expected[name] for name in pure.outputs), *(expected[id(v)] for v in pure.variables)]
+        named = {f"in{i}": x for i, x in enumerate(inputs)} | {f"out{i}": x for i, x in enumerate(outputs)}
+        np.savez_compressed(path.with_name(path.name + ".npz"), **named)
+    print(json.dumps({"program": str(path), "bytes": len(program)}), flush=True)
+    return expected
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -54,7 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
     import hlo
 
     device = jax.devices()[0]
-    whole = None
+    whole: dict[tuple, float] = {}
     for path in sorted((p.with_suffix("") for p in arguments.programs), key=lambda p: len(p.name)):
         program, description = hlo.load(path)
         fed = sum(a["kind"] == "batch" for a in description["arguments"])
@@ -70,8 +91,10 @@ def run(arguments: argparse.Namespace) -> None:
             row |= compare([np.asarray(x) for x in results], values, description)
         seconds, row["outputs"] = _time(executable, description, device, arguments.steps)
         cost = hlo.cost(executable)
-        if description["without"] is None:
-            whole = seconds
+        without, option = description.get("without"), description.get("option")
+        step = description["model"], description["images"], description["precision"]
+        if not (without or option):
+            whole[step] = seconds
         row |= {
             "ms": 1e3 * seconds,
             "images_per_s": description["images"] / seconds,
@@ -80,9 +103,27 @@ def run(arguments: argparse.Namespace) -> None:
             "gb_moved": cost["bytes"] / 1e9,
             "memory_gb": hlo.memory(executable)["total"] / 1e9,
         }
-        if description["without"] and whole:
-            row[f"share_of_{description['without']}"] = 1 - seconds / whole
+        if (without or option) and step in whole:
+            row[f"share_of_{without}" if without else f"gain_of_{option}"] = 1 - seconds / whole[step]
         print(json.dumps(row), flush=True)
+
+
+def plan(arguments: argparse.Namespace) -> None:
+    """Compiles each program for an H200 that is not there, and prints what the compiler plans."""
+    import hlo
+
+    devices = [hlo.absent_h200()]
+    for path in (p.with_suffix("") for p in arguments.programs):
+        program, description = hlo.load(path)
+        fed = sum(a["kind"] == "batch" for a in description["arguments"])
+        executable = hlo.compile_step(program, fed, len(description["outputs"]), devices, attached=False)
+        memory, planned = hlo.memory(executable), hlo.planned(executable)
+        row = {
+            "memory_gb": memory["total"] / 1e9,
+            "gb_moved": planned["bytes"] / 1e9,
+            "kernels": planned["kernels"],
+        }
+        print(json.dumps({"program": path.name, **row}), flush=True)
 
 
 def count(arguments: argparse.Namespace) -> None:
@@ -179,13 +220,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("lower", help="with TensorFlow: write the programs")
-    command.add_argument("--model", default="r50", help="tiny, small or r50")
+    command.add_argument("--model", default="r50", help="tiny, tiny7, small or r50")
     command.add_argument("--batch", type=int, default=256)
     command.add_argument("--precision", default="mixed_bfloat16")
     command.add_argument(
         "--platform", default="CPU", help="whose kernels; GPU needs TensorFlow with CUDA built in"
     )
     command.add_argument("--parts", action="store_true", help="also without each part")
+    command.add_argument("--options", action="store_true", help="also with each candidate of candidates.py")
     command.add_argument(
         "--expect", action="store_true", help="also inputs and TensorFlow's results, to compare"
     )
@@ -194,6 +236,9 @@ def main() -> None:
     command = commands.add_parser("count", help="with JAX: the operations of each program, not compiled")
     command.add_argument("programs", nargs="+", type=Path, help="the .json files")
     command.set_defaults(run=count)
+    command = commands.add_parser("plan", help="with JAX's CUDA plugin, no GPU: memory, traffic, kernels")
+    command.add_argument("programs", nargs="+", type=Path, help="the .json files")
+    command.set_defaults(run=plan)
     command = commands.add_parser("run", help="with JAX: compile, check and time them")
     command.add_argument("programs", nargs="+", type=Path, help="the .json files")
     command.add_argument("--platform", default="cuda", help="cuda or cpu")

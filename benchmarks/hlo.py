@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import math
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,34 @@ from jax._src import compiler
 from jax._src.interpreters import mlir
 from jax._src.lib import _jax, xla_client
 from jax._src.lib.mlir import ir
+from jax.experimental import topologies
+
+# What XLA reads of a GPU that is not there; the numbers are those of its own description of an H200.
+H200 = """
+gpu_device_info {
+  name: "NVIDIA H200"
+  cuda_compute_capability { major: 9 feature_extension: ACCELERATED_FEATURES }
+  core_count: 132  fpus_per_core: 128  clock_rate_ghz: 1.98
+  device_memory_size: 151397597184  memory_bandwidth: 4800000000000  l2_cache_size: 52428800
+  shared_memory_per_core: 233472  shared_memory_per_block: 49152  shared_memory_per_block_optin: 232448
+  registers_per_core_limit: 65536  registers_per_block_limit: 65536
+  threads_per_warp: 32  threads_per_block_limit: 1024  threads_per_core_limit: 2048
+  thread_dim_limit_x: 1024  thread_dim_limit_y: 1024  thread_dim_limit_z: 64
+  block_dim_limit_x: 2147483647  block_dim_limit_y: 65535  block_dim_limit_z: 65535
+}
+platform_name: "CUDA"
+device_description_str: "NVIDIA H200"
+dnn_version_info { major: 9 minor: 10 }
+runtime_version { major: 12 minor: 9 }
+"""
+NO_KERNEL = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")
+
+
+def absent_h200() -> Any:
+    """A device to compile for on a machine without it; needs JAX's CUDA plugin."""
+    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # which asks the driver
+    topology = topologies.get_topology_desc(platform="cuda", topology="1 x 1 x 1", target_config=H200)
+    return topology.devices[0]
 
 
 def load(path: Path) -> tuple[bytes, dict[str, Any]]:
@@ -105,3 +136,27 @@ def memory(executable: Any) -> dict[str, int]:
         "temporaries": stats.temp_size_in_bytes,
         "total": stats.argument_size_in_bytes + results + stats.temp_size_in_bytes,
     }
+
+
+def planned(executable: Any) -> dict[str, int]:
+    """What a GPU's program starts one after the other: kernels, and the bytes of their operands and results.
+
+    A convolution of cuDNN counts as one kernel; what lies in caches is counted as moved.
+    """
+    text = executable.hlo_modules()[0].to_string()
+    line = r"^  (?:ROOT )?(%[\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*?)\)(?:, |$)"
+    operations = re.findall(line, text[text.index("\nENTRY") :], re.MULTILINE)
+    sizes = {name: _bytes(shape) for name, shape, _, _ in operations}
+    kernels = [
+        sizes[name] + sum(sizes[operand] for operand in re.findall(r"%[\w.-]+", operands))
+        for name, _, kind, operands in operations
+        if kind not in NO_KERNEL
+    ]
+    return {"kernels": len(kernels), "bytes": sum(kernels)}
+
+
+def _bytes(shape: str) -> int:
+    arrays = re.findall(r"(?:pred|[a-z]+(\d+))\[([\d,]*)\]", shape)
+    return sum(
+        int(bits or 8) // 8 * math.prod(map(int, filter(None, sides.split(",")))) for bits, sides in arrays
+    )

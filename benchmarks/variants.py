@@ -21,16 +21,17 @@ from keras_sslhsic import experiment, views
 from keras_sslhsic.training import averaging
 
 PARTS = ("views", "loss", "optimizer", "ema", "target")
-MODELS = ("tiny", "small", "r50")
+MODELS = ("tiny", "tiny7", "small", "r50")
 
 
 def build(name: str, batch_size: int, without: str | None = None, precision: str = "float32"):
     """Builds a trainer and its step.
 
     Args:
-        name: "tiny" (r18 of a quarter of the width, 20-pixel views of 24-pixel images: for checks), "small" (the
-            model of configs/fashion_small.py) or "r50" (ResNet-50, BYOL's views at 224 of 256-pixel images,
-            heads of 4096 and 256, LARS: the paper's).
+        name: "tiny" (r18 of a quarter of the width, 20-pixel views of 24-pixel images: for checks), "tiny7" (the
+            same with the 7x7 stem, 40-pixel views of 48-pixel images), "small" (the model of
+            configs/fashion_small.py) or "r50" (ResNet-50, BYOL's views at 224 of 256-pixel images, heads of 4096
+            and 256, LARS: the paper's).
         batch_size: images of a batch, on one replica.
         without: the part to leave out, one of `PARTS`, or None.
         precision: Keras' dtype policy.
@@ -43,7 +44,9 @@ def build(name: str, batch_size: int, without: str | None = None, precision: str
         raise ValueError(f"without must be one of {', '.join(PARTS)}, found {without!r}.")
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy(precision)
-    model, batch = {"tiny": _tiny, "small": _small, "r50": _r50}[name](batch_size, without != "target")
+    model, batch = {"tiny": _tiny, "tiny7": _tiny7, "small": _small, "r50": _r50}[name](
+        batch_size, without != "target"
+    )
     if without == "optimizer":
         model.compile(_NoUpdate(0.0, name="no_update"), loss=model.objective)
     if without == "loss":
@@ -53,11 +56,16 @@ def build(name: str, batch_size: int, without: str | None = None, precision: str
     return model, _step_without_averages(model) if without == "ema" else model.train_step, batch
 
 
-def _tiny(batch_size, target):
-    encoder = keras_sslhsic.build_encoder("r18_1x", input_shape=(20, 20, 3), width=0.25)
-    model = keras_sslhsic.SSLHSIC(encoder, 64, 32, target=target, views=views.byol(20))
+def _tiny(batch_size, target, size=20, stem="small"):
+    encoder = keras_sslhsic.build_encoder("r18_1x", input_shape=(size, size, 3), stem=stem, width=0.25)
+    model = keras_sslhsic.SSLHSIC(encoder, 64, 32, target=target, views=views.byol(size))
     model.compile(keras_sslhsic.LARS(0.4), loss=keras_sslhsic.losses.SSLHSICLoss(num_features=64))
-    return model, {"image": tf.TensorSpec([batch_size, 24, 24, 3], tf.uint8)}
+    side = size * 6 // 5
+    return model, {"image": tf.TensorSpec([batch_size, side, side, 3], tf.uint8)}
+
+
+def _tiny7(batch_size, target):
+    return _tiny(batch_size, target, 40, "imagenet")
 
 
 def _small(batch_size, target):

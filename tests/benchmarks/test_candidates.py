@@ -1,0 +1,103 @@
+"""The candidates of the benchmark on a GPU compute what the step computes."""
+
+import collections
+import contextlib
+import sys
+from pathlib import Path
+from unittest import mock
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_sslhsic import LARS, SSLHSIC
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import candidates
+
+
+@pytest.mark.parametrize("size", [(8, 8), (20, 12), (2, 2)])
+def test_stem_on_blocks_is_the_convolution(size):
+    images = tf.random.stateless_normal([3, *size, 3], [0, 1], alg="philox")
+    kernel = tf.random.stateless_normal([7, 7, 3, 5], [0, 2], alg="philox")
+    results = []
+    for convolve in (candidates.convolve_blocks, lambda x, k: tf.nn.conv2d(x, k, 2, "SAME")):
+        with tf.GradientTape() as tape:
+            tape.watch([images, kernel])
+            outputs = convolve(images, kernel)
+            loss = tf.reduce_sum(tf.sin(outputs))
+        results.append([outputs, *tape.gradient(loss, [images, kernel])])
+    for found, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """An encoder with the stem of ResNet-50 and few ReLUs: gradients jump where rounding turns one on or off."""
+    keras.utils.set_random_seed(0)
+    images = keras.Input((8, 8, 3))
+    x = images
+    for size, strides, name in ((7, 2, "stem_conv"), (3, 1, "conv")):
+        x = keras.layers.Conv2D(6, size, strides=strides, padding="same", use_bias=False, name=name)(x)
+        x = keras.layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
+        x = keras.layers.ReLU()(x)
+    encoder = keras.Model(images, keras.layers.GlobalAveragePooling2D()(x))
+    model = SSLHSIC(encoder, 12, 8, views=None)
+    model.compile(LARS(0.4, eta=0.1))
+    return model
+
+
+@pytest.fixture(scope="module")
+def trained(model):
+    """What `train` returns for the plain step (None) and for each option."""
+    return {name: train(model, name) for name in (None, *candidates.OPTIONS)}
+
+
+def train(model, name=None):
+    """Two steps: outputs, [(path, value before, value after)] of all variables, traced operations.
+
+    The model is left as it was.
+    """
+    variables = [*model.variables, *model.optimizer.variables, *model.kernel_optimizer.variables]
+    before = [v.numpy() for v in variables]
+    rng = np.random.default_rng(0)
+    batch = {f"view{i}": tf.constant(rng.integers(0, 256, (6, 8, 8, 3), np.uint8)) for i in (1, 2)}
+    with candidates.use(name, model) if name else contextlib.nullcontext():
+        step = tf.function(model.train_step, autograph=False).get_concrete_function(batch)
+    outputs = [step(batch) for _ in range(2)][-1]
+    changes = [(v.path, start, v.numpy()) for v, start in zip(variables, before, strict=True)]
+    for variable, value in zip(variables, before, strict=True):
+        variable.assign(value)
+    return outputs, changes, collections.Counter(operation.type for operation in step.graph.get_operations())
+
+
+@pytest.mark.parametrize("name", candidates.OPTIONS)
+def test_results_are_those_of_the_plain_step(name, trained):
+    (expected_outputs, expected_changes, _), (outputs, changes, _) = trained[None], trained[name]
+    for key, expected in expected_outputs.items():
+        np.testing.assert_allclose(outputs[key], expected, rtol=1e-4, atol=1e-6, err_msg=key)
+    for (path, before, expected), (_, _, found) in zip(expected_changes, changes, strict=True):
+        update = np.linalg.norm(np.float64(expected) - before)
+        difference = np.linalg.norm(np.float64(found) - expected)
+        # A bias before a batch normalisation is moved by rounding alone.
+        assert difference <= 1e-4 * update + 1e-6 * expected.size**0.5, path
+
+
+def test_options_change_the_program(trained):
+    operations = {name: kinds for name, (_, _, kinds) in trained.items()}
+    assert operations["space_to_depth"]["SpaceToDepth"] == 4
+    assert operations["one_pass"]["Conv2D"] == operations[None]["Conv2D"] / 2
+    assert operations["grouped_updates"]["AddV2"] < operations[None]["AddV2"]
+
+
+def test_unusable_options_are_refused(model):
+    with pytest.raises(ValueError, match="found 'two_pass'"), candidates.use("two_pass", model):
+        pass
+    with (
+        mock.patch.object(model.encoder.get_layer("stem_conv"), "kernel_size", (3, 3)),
+        pytest.raises(ValueError, match="7x7"),
+        candidates.use("space_to_depth", model),
+    ):
+        pass
