@@ -317,7 +317,9 @@ def _extract(options):
     from keras_sslhsic.zoo.extract import extract
 
     extracted = extract(options.model, options.data, options.out, options.batch_size)
-    print(f"{extracted.rows} rows in {extracted.out}.")
+    print(f"{extracted.rows} rows in {extracted.out}, {extracted.computed} of them computed now.")
+    if extracted.gone:
+        print(f"{extracted.gone} images are no longer under {options.data}: their rows were left out.")
     if extracted.broken:
         print(f"{len(extracted.broken)} images could not be read; {options.out}.broken.txt names them.")
 

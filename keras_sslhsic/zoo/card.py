@@ -11,9 +11,8 @@ import numpy as np
 from keras_sslhsic.zoo import files
 from keras_sslhsic.zoo.encoder import encoder_of, sides_seen
 from keras_sslhsic.zoo.registry import Entry
-from keras_sslhsic.zoo.sources import ENCODER_FILE
+from keras_sslhsic.zoo.sources import ENCODER_FILE, ENTRY_FILE
 
-ENTRY_FILE = "pretrained.json"
 CARD_FILE = "README.md"
 
 _CARD = """# {name}
@@ -70,12 +69,19 @@ def save_pretrained(
 
     Raises:
         ValueError: if `model` is no encoder of images, or a fact is no field of `Entry`.
+        FileExistsError: if the folder holds a file of one of these names that no `save_pretrained` wrote.
 
     Example:
         >>> entry = save_pretrained(encoder, "my_encoder", metrics={"kNN": 83.1}, licence="MIT")
         >>> encoder = load_pretrained("my_encoder")
     """
     directory = Path(directory)
+    if not (directory / ENTRY_FILE).exists():
+        for name_taken in (ENCODER_FILE, CARD_FILE):
+            if (directory / name_taken).exists():
+                raise FileExistsError(
+                    f"{directory} holds a {name_taken} of something else: choose another folder."
+                )
     model = encoder_of(model)
     entry = save_entry(model, directory / ENCODER_FILE, directory / ENTRY_FILE, name or model.name, facts)
     with files.written_whole(directory / CARD_FILE) as temporary:

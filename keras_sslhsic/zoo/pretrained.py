@@ -49,6 +49,10 @@ def load_pretrained(
         >>> encoder = load_pretrained("r18_fashion")
         >>> features = encoder(images_uint8)  # [B, F]
     """
+    if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
+        raise ValueError(
+            f"Expected a name of the zoo or a path, found {name!r}: the names are {', '.join(registry.entries())}."
+        )
     path = Path(name)
     if str(name) not in registry.entries() and path.exists():
         if weights is not None:

@@ -10,6 +10,7 @@ from keras_sslhsic.zoo import convert, download, files, registry
 
 WEIGHTS_VARIABLE = "KERAS_SSLHSIC_WEIGHTS"
 ENCODER_FILE = "encoder.keras"  # in a folder of `save_pretrained` and in a run folder
+ENTRY_FILE = "pretrained.json"  # in a folder of `save_pretrained`
 
 _NOT_PUBLISHED = """No weights of {name} are at hand: its authors published none. Either
 - convert an official checkpoint: keras-sslhsic convert checkpoint.npy --to {name}.weights.h5,
@@ -44,7 +45,12 @@ def find(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path) 
 
 
 def in_folder(path: Path, name: str | None = None) -> Path:
-    """Returns the model file of a folder (a file is itself): encoder.keras, or that of a network's name."""
+    """Returns the model file of a folder (a file is itself): encoder.keras, or that of a network's name.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if it is not the file that `save_pretrained` wrote there.
+    """
     if not path.is_dir():
         if not path.exists():
             raise FileNotFoundError(f"There are no weights at {path}.")
@@ -52,11 +58,21 @@ def in_folder(path: Path, name: str | None = None) -> Path:
     names = [ENCODER_FILE] if name is None else [f"{name}.weights.h5", f"{name}.keras", ENCODER_FILE]
     for candidate in names:
         if (path / candidate).is_file():
+            if candidate == ENCODER_FILE and (path / ENTRY_FILE).is_file():
+                _check_entry(path / candidate, path / ENTRY_FILE)
             return path / candidate
     raise FileNotFoundError(
         f"The folder {path} holds no {' or '.join(names)}: it is no mirror of the zoo, no folder of "
         "save_pretrained and no finished run."
     )
+
+
+def _check_entry(encoder: Path, entry: Path) -> None:
+    try:
+        expected = registry.Entry.from_json(entry.read_text("utf-8")).sha256
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{entry} is damaged: save the encoder again ({error}).") from error
+    download.check_sha256(encoder, expected)
 
 
 def _published(entry: registry.Entry, cache: Path) -> Path:

@@ -66,6 +66,28 @@ def test_bad_facts_are_refused_before_anything_is_written(encoder, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_files_of_something_else_are_not_replaced(encoder, tmp_path):
+    (tmp_path / "README.md").write_text("my project")
+    with pytest.raises(FileExistsError, match=r"holds a README\.md of something else"):
+        save_pretrained(encoder, tmp_path)
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("README.md", "my project")]
+    for _ in range(2):  # its own folder is written anew
+        save_pretrained(encoder, tmp_path / "mine")
+
+
+def test_an_altered_folder_is_refused(encoder, tmp_path):
+    save_pretrained(encoder, tmp_path / "mine")
+    load_pretrained(tmp_path / "mine")
+    keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten()]).save(
+        tmp_path / "mine" / "encoder.keras"
+    )
+    with pytest.raises(ValueError, match=r"encoder\.keras has SHA-256 .*altered or damaged"):
+        load_pretrained(tmp_path / "mine")
+    (tmp_path / "mine" / "pretrained.json").write_text("{")
+    with pytest.raises(ValueError, match=r"pretrained\.json is damaged"):
+        load_pretrained(tmp_path / "mine")
+
+
 def test_a_run_is_packed_for_the_wheel(tmp_path, monkeypatch):
     run, bundled = tmp_path / "run", tmp_path / "bundled"
     run.mkdir()

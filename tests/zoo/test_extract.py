@@ -4,8 +4,10 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from keras_sslhsic.evaluation import encoder_hash
 from keras_sslhsic.networks import with_preprocessing
 from keras_sslhsic.zoo import extract as module
+from keras_sslhsic.zoo import rows
 from keras_sslhsic.zoo.extract import extract
 
 
@@ -41,7 +43,7 @@ def test_rows_are_keyed_by_file_and_broken_ones_listed(encoder, folder, tmp_path
 def test_a_stopped_extraction_goes_on(encoder, folder, tmp_path, monkeypatch):
     root, images = folder
     monkeypatch.setattr(module, "PART", 3)
-    compute, calls = module._features, []
+    compute, calls = module._compute, []
 
     def stop_at_the_second(encoder, root, names, *rest):
         calls.append(names)
@@ -49,7 +51,7 @@ def test_a_stopped_extraction_goes_on(encoder, folder, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return compute(encoder, root, names, *rest)
 
-    monkeypatch.setattr(module, "_features", stop_at_the_second)
+    monkeypatch.setattr(module, "_compute", stop_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         extract(encoder, root, tmp_path / "out.npz")
     assert not (tmp_path / "out.npz").exists()
@@ -65,9 +67,9 @@ def test_new_images_are_added(encoder, folder, tmp_path, monkeypatch):
     root, images = folder
     extract(encoder, root, tmp_path / "out.npz")
     Image.fromarray(images["a/1.png"]).save(root / "a" / "0.png")
-    compute, seen = module._features, []
+    compute, seen = module._compute, []
     monkeypatch.setattr(
-        module, "_features", lambda e, r, names, *rest: seen.extend(names) or compute(e, r, names, *rest)
+        module, "_compute", lambda e, r, names, *rest: seen.extend(names) or compute(e, r, names, *rest)
     )
     assert extract(encoder, root, tmp_path / "out.npz").rows == 8
     assert "a/0.png" in seen and "a/1.png" not in seen
@@ -75,6 +77,50 @@ def test_new_images_are_added(encoder, folder, tmp_path, monkeypatch):
         assert archive["files"][0] == "a/0.png"
         # The same pixels in batches of one and of seven, which convolutions round differently.
         np.testing.assert_allclose(archive["features"][0], archive["features"][1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("ending", ["npz", "parquet"])
+def test_changed_and_repaired_images_are_computed_again_and_gone_ones_left_out(
+    encoder, folder, tmp_path, monkeypatch, ending
+):
+    root, images = folder
+    extract(encoder, root, tmp_path / f"out.{ending}")
+    for name in ("a/1.png", "b/2.png"):  # the second was broken
+        Image.fromarray(255 - images["a/1.png"]).save(root / name)
+    (root / "b" / "3.png").unlink()
+    compute, seen = module._compute, []
+    monkeypatch.setattr(
+        module, "_compute", lambda e, r, names, *rest: seen.extend(names) or compute(e, r, names, *rest)
+    )
+    result = extract(encoder, root, tmp_path / f"out.{ending}")
+    assert seen == ["a/1.png", "b/2.png"]
+    assert (result.rows, result.computed, result.gone, result.broken) == (7, 2, 1, {})
+    assert not (tmp_path / f"out.{ending}.broken.txt").exists()
+    fresh = extract(encoder, root, tmp_path / f"fresh.{ending}")
+    assert (fresh.rows, fresh.computed, fresh.gone) == (7, 7, 0)
+    read = [rows.read([path], encoder_hash(encoder)) for path in (result.out, fresh.out)]
+    assert list(read[0]) == list(read[1])
+    for name, row in read[0].items():
+        np.testing.assert_allclose(row.features, read[1][name].features, rtol=1e-5, atol=1e-6)
+
+
+def test_an_output_of_other_images_is_not_replaced(encoder, folder, tmp_path):
+    root, images = folder
+    extract(encoder, root, tmp_path / "out.npz")
+    before = (tmp_path / "out.npz").read_bytes()
+    other = tmp_path / "other"
+    (other / "a").mkdir(parents=True)
+    for name in ("a/1.png", "new.png"):  # the first has the name of another image
+        Image.fromarray(images["b/1.png"]).save(other / name)
+    with pytest.raises(ValueError, match=r"out\.npz holds 8 other images: none of them is in"):
+        extract(encoder, other, tmp_path / "out.npz")
+    assert (tmp_path / "out.npz").read_bytes() == before
+
+
+def test_a_place_that_cannot_be_written_is_found_before_the_work(encoder, folder, monkeypatch):
+    monkeypatch.setattr(module, "_compute", lambda *_: pytest.fail("computed first"))
+    with pytest.raises(OSError, match=r"/proc/out\.npz cannot be written: "):
+        extract(encoder, folder[0], "/proc/out.npz")
 
 
 def test_images_without_resizing_keep_their_size(encoder, folder, tmp_path):

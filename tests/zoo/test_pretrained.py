@@ -272,6 +272,14 @@ def test_no_published_weights_names_the_ways():
         assert way in str(error.value)
 
 
+@pytest.mark.parametrize("name", [None, "", 3, b"r50_1x"])
+def test_what_is_no_name(name):
+    with pytest.raises(
+        ValueError, match=r"Expected a name of the zoo or a path, found .*: the names are .*r50_1x"
+    ):
+        load_pretrained(name)
+
+
 def test_unknown_names_and_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"'r50_1'.*Did you mean 'r50_1x'"):

@@ -1,0 +1,112 @@
+"""Files of features, a row for each image: .npz and .parquet."""
+
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_sslhsic.zoo import files
+
+
+class Row(NamedTuple):
+    """What is known of an image: its features, or why there are none."""
+
+    stamp: tuple[int, int]  # bytes and time of change, ns: another stamp, another image
+    features: np.ndarray | None
+    reason: str = ""
+
+
+def read(paths: list[Path], encoder_id: str) -> dict[str, Row]:
+    """Reads the rows of files, of which some may be missing.
+
+    Raises:
+        ValueError: if another program wrote one of them, or this one with another encoder.
+    """
+    rows: dict[str, Row] = {}
+    for path in paths:
+        if not path.exists():
+            continue
+        try:
+            found, written_by = (_read_parquet if path.suffix == ".parquet" else _read_npz)(path)
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"{path} was not written by this command: remove it, or choose another output ({error})."
+            ) from error
+        if written_by != encoder_id:
+            raise ValueError(f"{path} was written with another encoder: remove it, or choose another output.")
+        rows |= found
+    return rows
+
+
+def write(path: Path, rows: dict[str, Row], encoder_id: str) -> None:
+    """Writes rows, all or nothing, to ``NAME.npz`` or ``NAME.parquet``, which does not hold the broken ones."""
+    (_write_npz if path.suffix == ".npz" else _write_parquet)(path, rows, encoder_id)
+
+
+def _columns(rows: dict[str, Row]) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Names, features and stamps of the images that have features."""
+    names = [name for name, row in rows.items() if row.features is not None]
+    features = np.array([rows[name].features for name in names], np.float32)
+    return names, features, _stamps(rows, names)
+
+
+def _stamps(rows: dict[str, Row], names: list[str]) -> np.ndarray:
+    return np.array([rows[name].stamp for name in names], np.int64).reshape(-1, 2)
+
+
+def _write_npz(path: Path, rows: dict[str, Row], encoder_id: str) -> None:
+    names, features, stamps = _columns(rows)
+    broken = [name for name, row in rows.items() if row.features is None]
+    with files.written_whole(path, ".npz") as temporary:
+        np.savez(
+            temporary,
+            files=np.array(names, np.str_),
+            features=features,
+            bytes_and_changed_ns=stamps,
+            broken=np.array([(name, rows[name].reason) for name in broken], np.str_).reshape(-1, 2),
+            broken_bytes_and_changed_ns=_stamps(rows, broken),
+            encoder=encoder_id,
+        )
+
+
+def _read_npz(path: Path) -> tuple[dict[str, Row], str]:
+    with np.load(path) as archive:
+        columns = archive["files"], archive["bytes_and_changed_ns"], archive["features"]
+        rows = {str(name): Row(tuple(stamp), row) for name, stamp, row in zip(*columns, strict=True)}
+        for (name, reason), stamp in zip(
+            archive["broken"], archive["broken_bytes_and_changed_ns"], strict=True
+        ):
+            rows[str(name)] = Row(tuple(stamp), None, str(reason))
+        return rows, str(archive["encoder"])
+
+
+def _write_parquet(path: Path, rows: dict[str, Row], encoder_id: str) -> None:
+    pyarrow, parquet = pyarrow_modules()
+    names, features, stamps = _columns(rows)
+    column = pyarrow.FixedSizeListArray.from_arrays(features.ravel(), features.shape[1])
+    columns = {"file": names, "features": column, "bytes": stamps[:, 0], "changed_ns": stamps[:, 1]}
+    table = pyarrow.table(columns).replace_schema_metadata({"encoder": encoder_id})
+    with files.written_whole(path) as temporary:
+        parquet.write_table(table, temporary)
+
+
+def _read_parquet(path: Path) -> tuple[dict[str, Row], str]:
+    _, parquet = pyarrow_modules()
+    table = parquet.read_table(path)
+    stamps = zip(table["bytes"].to_pylist(), table["changed_ns"].to_pylist(), strict=True)
+    features = np.array(table["features"].to_pylist(), np.float32)
+    rows = {
+        name: Row(stamp, row)
+        for name, stamp, row in zip(table["file"].to_pylist(), stamps, features, strict=True)
+    }
+    return rows, (table.schema.metadata or {}).get(b"encoder", b"").decode()
+
+
+def pyarrow_modules():
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ImportError("Writing .parquet needs pyarrow: pip install 'keras_sslhsic[parquet]'.") from error
+    return pyarrow, parquet
