@@ -201,6 +201,7 @@ def _pretrain(options):
     from keras_sslhsic import config, experiment
 
     settings = config.load(options.config, options.overrides)
+    finished = options.resume and experiment.is_finished(options.workdir)
     try:
         summary = experiment.pretrain(settings, options.workdir, options.resume)
     except KeyboardInterrupt:
@@ -208,9 +209,10 @@ def _pretrain(options):
         raise
     if summary["results"]:
         print(experiment.format_table(summary["results"]))
-    print(
-        f"The run is in {options.workdir}: summary.json, curves.png, views.png, features.png, encoder.keras ..."
-    )
+    if finished:
+        print("The run was finished before; nothing was changed.")
+    written = sorted(path.name for path in Path(options.workdir).iterdir() if path.is_file())
+    print(f"The run is in {options.workdir}: {', '.join(written)}.")
 
 
 def _evaluate(options):

@@ -61,12 +61,11 @@ def loss_scale(optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
     return tf.cast(optimizer.scale_loss(tf.ones([], tf.float32)), tf.float32)
 
 
-def step_results(model: keras.Model) -> dict[str, tf.Tensor]:
-    """The metrics of a model as its training or test step returns them: scalars, or [1] with several workers.
+def step_results(model: keras.Model, results: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Metrics as the training or test step of a model returns them: scalars, or [1] with several workers.
 
     With several workers, Keras averages what a step returns over the first axis, which a scalar does not have.
     """
-    results = model.get_metrics_result()
     if has_workers(model.distribute_strategy):
         results = {name: value[None] for name, value in results.items()}
     return results

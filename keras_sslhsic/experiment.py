@@ -2,6 +2,7 @@
 
 import csv
 import inspect
+import io
 import json
 import os
 import time
@@ -14,11 +15,11 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from keras_sslhsic import checks, evaluation, losses, plots
 from keras_sslhsic import config as configs
-from keras_sslhsic import evaluation, losses, plots
 from keras_sslhsic.data.sources import Labelled, Source, source
 from keras_sslhsic.networks import build_encoder, with_preprocessing
-from keras_sslhsic.training import lars, schedules
+from keras_sslhsic.training import batches, lars, schedules
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
 from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.model import SSLHSIC
@@ -42,23 +43,27 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     Args:
         config: see configs/fashion_small.py.
         workdir: the run folder; made if it is missing.
-        resume: go on with the run that the folder holds.
+        resume: go on with the run that the folder holds; one that is finished stays as it is.
 
     Returns:
-        What summary.json holds: name, seed, epochs, seconds, last metrics and the rows of the table.
+        What summary.json holds: name, seed, epochs, seconds of all sessions (but not of epochs that were cut short), last
+        metrics and the rows of the table.
 
     Raises:
-        ValueError: if the folder holds another run, or the config does not fit the data.
+        ValueError: if the folder holds another run, or none to resume, or the config does not fit the data.
     """
-    if config.epochs < 1:
-        raise ValueError(f"epochs must be at least 1, found {config.epochs}.")
+    started = time.monotonic()
+    checks.integer("epochs", config.epochs, 1)
     # Several workers find each other before TensorFlow's first operation.
     machines = strategy(config.strategy)
     shared, workdir = Path(workdir), _own_folder(Path(workdir), machines)
+    _check_folder(shared if resume else workdir, config, resume)
+    if resume and is_finished(shared):
+        return json.loads((shared / SUMMARY).read_text())
     data = source(config, error_log=workdir / "broken_images.log")
-    _refuse_another_run(workdir, config, resume)
-    started = time.monotonic()
     model = build_model(config, data, machines)
+    # What `fit` would refuse is said before anything is written.
+    batches.check(data.batches(0), machines.num_replicas_in_sync, model.encoder.input_shape[1:], model.policy)
     workdir.mkdir(parents=True, exist_ok=True)
     _write_json(workdir / CONFIG, config.to_dict())
     untrained = model.encoder.get_weights()
@@ -66,6 +71,7 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
 
     checkpoint = Checkpoint(shared / "checkpoints")
     first_epoch = checkpoint.restore(model)
+    records = HistoryFile(workdir / HISTORY, started)
     model.fit(
         data.batches(first_epoch),
         epochs=config.epochs,
@@ -74,7 +80,7 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
         callbacks=[
             *([TargetEMA(config.target_ema)] if model.target else []),
             StopOnFault(),
-            HistoryFile(workdir / HISTORY),
+            records,
             keras.callbacks.TensorBoard(str(workdir / "logs"), write_graph=False),
             checkpoint,
             Progress(),
@@ -89,8 +95,8 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
         "name": config.name,
         "seed": config.seed,
         "epochs": config.epochs,
-        "seconds": round(time.monotonic() - started, 1),
-        "metrics": {name: values[-1] for name, values in history.items() if name != "epoch"},
+        "seconds": 0.0,
+        "metrics": {name: values[-1] for name, values in history.items() if name not in ("epoch", "seconds")},
         "results": [],
     }
     if data.labelled_arrays is not None:
@@ -101,8 +107,16 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
         test, labels = data.labelled_arrays[1]
         features = evaluation.extract_features(encoder, test)
         plots.feature_map(features, labels, data.class_names, workdir / "features.png")
+    summary["seconds"] = round(
+        float(np.nansum(history.get("seconds", 0.0))) + time.monotonic() - records.since, 1
+    )
     _write_json(workdir / SUMMARY, summary)
     return summary
+
+
+def is_finished(workdir: str | os.PathLike) -> bool:
+    """Whether a run folder holds all that a run leaves."""
+    return all((Path(workdir) / name).exists() for name in (SUMMARY, ENCODER))
 
 
 def build_model(config: ConfigDict, data: Source, machines: tf.distribute.Strategy | None = None) -> SSLHSIC:
@@ -262,9 +276,15 @@ def _own_folder(workdir: Path, machines: tf.distribute.Strategy) -> Path:
     return workdir.with_name(f"{workdir.name}.worker{machines.cluster_resolver.task_id}")
 
 
-def _refuse_another_run(workdir: Path, config: ConfigDict, resume: bool) -> None:
+def _check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
+    """Raises ValueError unless the folder is free for a new run, or holds the one to resume."""
     wanted = json.loads(json.dumps(config.to_dict()))
     file = workdir / CONFIG
+    if resume and not file.exists():
+        raise ValueError(
+            f"There is no run in {workdir} to go on with: it has no {CONFIG}. Leave out --resume to begin one there, or give "
+            "the --workdir of the run."
+        )
     if file.exists():
         found = json.loads(file.read_text())
         flat, other = _flat(wanted), _flat(found)
@@ -311,16 +331,38 @@ def read_history(file: Path) -> dict[str, list[float]]:
 
 
 class HistoryFile(keras.callbacks.Callback):
-    """Writes the metrics of every epoch to a CSV file; rows of epochs that are trained once more are replaced."""
+    """Writes the metrics of every epoch, and the seconds that it took, to a CSV file.
 
-    def __init__(self, file: Path):
+    Rows of epochs that are trained once more are replaced.
+
+    Args:
+        file: the CSV file.
+        since: `time.monotonic()` from which the first epoch's seconds count.
+
+    Attributes:
+        since: the end of the last epoch.
+    """
+
+    def __init__(self, file: Path, since: float):
         super().__init__()
         self.file = file
+        self.since = since
 
     def on_epoch_end(self, epoch, logs=None):
-        kept = self.file.read_text().splitlines()[1 : 1 + epoch] if self.file.exists() else []
-        row = ",".join(map(str, [epoch, *(float(value) for value in logs.values())]))
-        _write(self.file, "\n".join([",".join(["epoch", *logs]), *kept, row, ""]))
+        rows: list[dict[str, Any]] = []
+        if self.file.exists():
+            with open(self.file, newline="") as lines:
+                rows = list(csv.DictReader(lines))[:epoch]
+        now = time.monotonic()
+        metrics = {name: float(value) for name, value in logs.items()}
+        rows.append({"epoch": epoch, **metrics, "seconds": round(now - self.since, 1)})
+        self.since = now
+        text = io.StringIO()
+        # A run that an earlier version began may have other columns.
+        table = csv.DictWriter(text, rows[-1], restval="nan", extrasaction="ignore", lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+        _write(self.file, text.getvalue())
 
 
 def _write_json(file: Path, content: Any) -> None:

@@ -54,6 +54,8 @@ def test_help_says_what_every_command_does(capsys):
             "'info_nce' takes no gamma, kernel, num_features",
         ),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.epochs=0"], "epochs must be at least 1, found 0"),
+        (["pretrain", "--config", CONFIG, "--workdir", "x", "--resume"], "There is no run in x to go on with"),
+        (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=1"], "A batch of 1 image: HSIC"),
         (["evaluate"], "Give either --run"),
         (["evaluate", "--run", "nowhere", "--data", "cifar10"], "--data and --out go with a protocol"),
         (["evaluate", "--run", "nowhere"], "nowhere holds no run"),
@@ -139,6 +141,48 @@ def test_folders_without_images_are_named(arguments, message, photos, capsys):
     assert set(os.listdir()) - {"broken_images.log"} == {"Bilder für alle", "broken", "empty"}
 
 
+GRAY_PHOTOS = """
+from runpy import run_path
+
+def get_config():
+    config = run_path({config!r})["get_config"]()
+    with config.ignore_type():
+        config.data = {{"source": "folder", "path": "Bilder für alle", "image_size": 28, "labels": False, {channels}}}
+    return config
+"""
+
+
+def test_colour_images_for_gray_views_are_refused_before_anything_is_written(photos, capsys):
+    Path("gray.py").write_text(GRAY_PHOTOS.format(config=CONFIG, channels=""))
+    pretrain = ["pretrain", "--config", "gray.py", *SMALL[1:], "--config.batch_size=2", "--workdir", "run"]
+    assert cli.main(pretrain) == 2
+    assert "images with channels=1 (channels: 1 in the data of a config)" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+@pytest.mark.slow
+def test_a_run_without_labels_names_no_accuracy_and_no_files_it_has_not(photos, capsys):
+    Path("gray.py").write_text(GRAY_PHOTOS.format(config=CONFIG, channels='"channels": 1'))
+    pretrain = ["pretrain", "--config", "gray.py", *SMALL[1:], "--config.batch_size=2", "--workdir", "run"]
+    assert cli.main([*pretrain, "--config.epochs=2"]) == 0
+    out, error = capsys.readouterr()
+    assert "loss=" in error and "acc=" not in error
+    assert "encoder.keras" in out and "features.png" not in out
+    assert not {"online_accuracy", "classifier_loss"} & set(experiment.read_history(Path("run/history.csv")))
+
+
+def test_the_history_of_several_sessions_adds_up(tmp_path):
+    file = tmp_path / "history.csv"
+    file.write_text("epoch,loss,gone\n0,0.5,1.0\n1,0.4,1.0\n2,0.3,1.0\n")
+    records = experiment.HistoryFile(file, time.monotonic() - 5)
+    records.on_epoch_end(1, {"loss": 0.25, "new": 1})
+    records.on_epoch_end(2, {"loss": 0.125, "new": 2})
+    history = experiment.read_history(file)
+    assert history["loss"] == [0.5, 0.25, 0.125] and history["epoch"] == [0, 1, 2]
+    assert np.isnan(history["new"][0]) and history["new"][1:] == [1, 2] and "gone" not in history
+    assert 5 <= history["seconds"][1] < 15 and 0 <= history["seconds"][2] < 5
+
+
 def test_unknown_arguments_are_refused(capsys):
     with pytest.raises(SystemExit):
         cli.main(["models", "--fast"])
@@ -181,6 +225,12 @@ def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
     history = (run / "history.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in history] == ["epoch", "0", "1", "2"]
     summary = json.loads((run / "summary.json").read_text())
+    assert summary["seconds"] >= sum(experiment.read_history(run / "history.csv")["seconds"])
+    content = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    assert cli.main([*pretrain, "--resume"]) == 0
+    again = capsys.readouterr().out
+    assert "finished before; nothing was changed" in again and table.splitlines()[2] in again
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == content
     assert [row["features"] for row in summary["results"]] == ["pretrained", "untrained", "raw pixels"]
     assert all(0.1 < row[key] < 1 for row in summary["results"] for key in ("knn", "linear"))
 

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic.data import from_arrays
+from keras_sslhsic.views import ViewPolicy
 
 
 def unpack(data: Any) -> tuple[Any, Any]:
@@ -38,13 +39,14 @@ def unpack(data: Any) -> tuple[Any, Any]:
 
 def as_dataset(x: Any, y: Any, batch_size: int, seed: int, epoch: int) -> Any:
     """What `fit` trains on from `epoch` on: a dataset as it is; an array, or a dict of arrays, as an endless dataset."""
-    if isinstance(x, dict) and isinstance(x.get("image"), np.ndarray):
+    if isinstance(x, dict) and isinstance(x.get("image"), (np.ndarray, tf.Tensor)):
         x, y = x["image"], x.get("label", y)
-    if isinstance(x, list):
+    if x is None or isinstance(x, list):
+        found = "None." if x is None else "a list: np.stack(images)."
         raise ValueError(
-            "Images must be one uint8 array [N, H, W, C], a dict with one, or a dataset, got a list: np.stack(images)."
+            f"Images must be one uint8 array [N, H, W, C], a dict with one, or a dataset, got {found}"
         )
-    if isinstance(x, np.ndarray):
+    if isinstance(x, (np.ndarray, tf.Tensor)):
         return from_arrays(x, y, batch_size=batch_size, seed=seed, start=(epoch, 0))
     return x
 
@@ -65,7 +67,7 @@ def share(dataset: Any) -> Any:
 
 
 def check(
-    dataset: Any, num_replicas: int, wanted: tuple[int | None, int | None, int], view_size: int
+    dataset: Any, num_replicas: int, wanted: tuple[int | None, int | None, int], policy: ViewPolicy
 ) -> None:
     """Raises a ValueError for batches that training would fail on, or would silently mistreat.
 
@@ -73,7 +75,7 @@ def check(
         dataset: what `fit` trains on; anything that has no `element_spec` is not looked at.
         num_replicas: replicas that share a batch.
         wanted: (height, width, channels) that the encoder reads; None in a place is free.
-        view_size: side of the views that are made of images; crops are taken as they are.
+        policy: of the views that are made of images; crops keep their size.
     """
     spec = getattr(dataset, "element_spec", None)
     if spec is None or isinstance(dataset, tf.distribute.DistributedDataset):
@@ -82,18 +84,64 @@ def check(
     crops = isinstance(images, tuple)
     for image in images if crops else (images,):
         _check_images(image, crops)
-        _check_views(image.shape[1:] if crops else (view_size, view_size, image.shape[-1]), wanted)
+        size = image.shape[1:3] if crops else (policy.size, policy.size)
+        _check_views((*size, image.shape[-1]), wanted, len(policy.mean))
         batch = image.shape[0]
         if batch is None:
             raise ValueError(
                 "The batch size is not known before training, but HSIC is a statistic of the whole batch and its shapes are "
                 "static: make batches with dataset.batch(size, drop_remainder=True)."
             )
+        if batch < 2:
+            raise ValueError(
+                f"A batch of {batch} image: HSIC tells the images of a batch from each other, so it needs at least 2. Use a "
+                "larger batch_size."
+            )
         if batch % num_replicas:
             raise ValueError(
                 f"The global batch of {batch} images cannot be shared by {num_replicas} replicas: make it a multiple of "
                 f"{num_replicas}, for example {batch - batch % num_replicas or num_replicas}."
             )
+    if crops and images[0].dtype != tf.uint8:
+        for image in unpack(next(iter(dataset)))[0]:
+            _check_range(image)
+
+
+def check_call(images: Any, wanted: tuple[int | None, int | None, int]) -> None:
+    """Raises a ValueError for images that a trained model would fail on, or would give wrong features of.
+
+    Args:
+        images: array or eager tensor, uint8 or float in [0, 1].
+        wanted: (height, width, channels) that the encoder reads; None in a place is free.
+    """
+    given = np.shape(images)
+    if len(given) != 4 or not _fits(given[1:], wanted):
+        sides = (name if side is None else str(side) for name, side in zip("HWC", wanted, strict=True))
+        hint = ""
+        if len(given) == 3:
+            hint = ": for a single image add the batch axis, images[None]"
+        elif given[-1:] == (1,) and wanted[-1] == 3:
+            hint = f": {_REPEAT}"
+        raise ValueError(f"Expected images [B, {', '.join(sides)}], found the shape {list(given)}{hint}.")
+    _check_range(images)
+
+
+_REPEAT = "repeat the channel of the images, np.repeat(images, 3, axis=-1)"
+
+
+def _check_range(images):
+    if images.dtype == tf.uint8:
+        return
+    low, high = float(np.min(images)), float(np.max(images))
+    if not (low >= -0.5 and high <= 1.5):  # resampling overshoots, by less than this
+        raise ValueError(
+            f"Images that are not uint8 must lie in [0, 1], found values from {low:g} to {high:g}: give them as uint8 in "
+            "[0, 255], or divide by 255."
+        )
+
+
+def _fits(given, wanted):
+    return all(None in pair or pair[0] == pair[1] for pair in zip(given, wanted, strict=True))
 
 
 def _check_images(image, crops):
@@ -109,14 +157,25 @@ def _check_images(image, crops):
         )
 
 
-def _check_views(given, wanted):
-    if all(None in pair or pair[0] == pair[1] for pair in zip(given, wanted, strict=True)):
-        return
+def _check_views(given, wanted, normalised):
     height, width, channels = given
+    if _fits(given, wanted):
+        if channels not in (None, normalised):
+            raise ValueError(
+                f"The images have {channels} channels, and the mean and std of the views {normalised}: "
+                f"{_read_with(normalised)}, or give the views a mean and std of {channels} numbers."
+            )
+        return
     advice = f"build it with input_shape=({height}, {width}, {channels})"
-    if (channels, wanted[-1]) == (1, 3):
-        advice += ", or repeat the channel of the images: np.repeat(images, 3, axis=-1)"
-    elif channels == wanted[-1]:
+    if channels == wanted[-1]:
         advice += f", or give views of its size, for example views.byol({wanted[0]})"
+    else:
+        advice += f", or {_read_with(wanted[-1])}"
+    if (channels, wanted[-1]) == (1, 3):
+        advice += f", or {_REPEAT}"
     shapes = (" x ".join("any" if n is None else str(n) for n in shape) for shape in (wanted, given))
     raise ValueError("The encoder reads images of {}, and the views are {}: {}.".format(*shapes, advice))
+
+
+def _read_with(channels):
+    return f"read the images with channels={channels} (channels: {channels} in the data of a config)"

@@ -3,9 +3,10 @@
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic import compat, losses
+from keras_sslhsic import checks, compat, losses
 from keras_sslhsic.hsic import kernels, replicas
 from keras_sslhsic.networks import heads, small_maps
 from keras_sslhsic.training import averaging, batches, diagnostics, lars
@@ -54,7 +55,7 @@ class SSLHSIC(keras.Model):
         seed: any integer.
 
     Raises:
-        ValueError: for values outside of these ranges.
+        ValueError: for values outside of these ranges, or of another type.
 
     Example:
         >>> import keras_sslhsic
@@ -83,7 +84,17 @@ class SSLHSIC(keras.Model):
             raise ValueError(
                 f'encoder must be a keras.Model, got {encoder!r}: make one with keras_sslhsic.build_encoder("r50_1x").'
             )
-        _check_arguments(projector_hidden, projection_dim, num_classes, kernel_scale, weight_ema)
+        checks.integer("projector_hidden", projector_hidden, 1)
+        checks.integer("projection_dim", projection_dim, 1)
+        checks.integer("num_classes", num_classes, 2, optional=True)
+        checks.integer("seed", seed, -(2**31))
+        checks.flag("target", target)
+        checks.flag("learn_kernel_scale", learn_kernel_scale)
+        checks.flag("batch_norm_output", batch_norm_output)
+        if not kernel_scale > 0:
+            raise ValueError(f"kernel_scale must be > 0, got {kernel_scale}.")
+        if weight_ema is not None and not 0.0 <= weight_ema < 1.0:
+            raise ValueError(f"weight_ema must be None or in [0, 1), got {weight_ema}.")
         self.projector_hidden = projector_hidden
         self.projection_dim = projection_dim
         self.target = target
@@ -146,7 +157,7 @@ class SSLHSIC(keras.Model):
         self.first_faults = self.add_weight(
             shape=(2,), initializer=keras.initializers.Constant(-1), name="first_faults", **counter
         )
-        self._monitor = Monitor(classifier=bool(num_classes))
+        self._monitor = Monitor()
         self._spec: Any = None  # of the batches that the training function was traced for
         self.built = True
 
@@ -215,6 +226,17 @@ class SSLHSIC(keras.Model):
         self.compile(**keras.saving.deserialize_keras_object(config))
 
     # Networks ---------------------------------------------------------------------------------------------------
+
+    def __call__(self, images, *args, **kwargs):
+        if tf.executing_eagerly() and not keras.utils.is_keras_tensor(images):
+            batches.check_call(images, self.encoder.input_shape[1:])
+        return super().__call__(images, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        """Features of images, as `keras.Model.predict`; arrays are uint8 [N, H, W, C], or float in [0, 1]."""
+        if isinstance(x, (np.ndarray, tf.Tensor)):
+            batches.check_call(x, self.encoder.input_shape[1:])
+        return super().predict(x, *args, **kwargs)
 
     def call(self, images, training=False):
         """Features of the encoder, float32 [B, F], for uint8 images or float images in [0, 1]."""
@@ -320,29 +342,31 @@ class SSLHSIC(keras.Model):
             averaging.update(self.target_variables, self.target_sources, terms["tau"])
         if self.ema_encoder is not None:
             self._update_weight_ema()
-        terms["kernel_scale"] = tf.convert_to_tensor(compat.tensor(self.kernel_scale))
+        if self._has_kernel:
+            terms["kernel_scale"] = tf.convert_to_tensor(compat.tensor(self.kernel_scale))
         self._note_faults(loss, labels)
         self.step.assign_add(1)
-        self._monitor.update(terms)
-        return compat.step_results(self)
+        return compat.step_results(self, self._monitor.update(terms))
 
     def test_step(self, data):
         _, terms, z, _ = self._evaluate_batch(data, training=False)
         terms["feature_std"], terms["effective_rank"] = diagnostics.feature_spread(z[:, 0])
-        self._monitor.update(terms)
-        return compat.step_results(self)
+        return compat.step_results(self, self._monitor.update(terms))
 
     def _learn_kernel_scale(self, z):
         """One step of the kernel's optimizer; both tapes are apart, so a loss scale does not touch this one."""
-        kernel = getattr(self.objective, "kernel", None)
-        if kernel is None or not self.learn_kernel_scale:
+        if not self._has_kernel or not self.learn_kernel_scale:
             return
         scale = tf.convert_to_tensor(compat.tensor(self.kernel_scale))
         with tf.GradientTape() as tape:
             tape.watch(scale)
-            entropy = kernels.scale_entropy(kernel.with_scale(scale), z)
+            entropy = kernels.scale_entropy(self.objective.kernel.with_scale(scale), z)
         gradients = compat.sum_over_replicas([-tape.gradient(entropy, scale) / replicas.num_replicas()])
         self.kernel_optimizer.apply(gradients)
+
+    @property
+    def _has_kernel(self):
+        return getattr(self.objective, "kernel", None) is not None
 
     @property
     def target_variables(self):
@@ -373,12 +397,11 @@ class SSLHSIC(keras.Model):
 
     @property
     def metrics(self):
-        if not hasattr(self, "_monitor"):
-            return []
-        hidden = [] if self.target else ["tau"]
-        if getattr(self, "objective", None) is not None and not hasattr(self.objective, "kernel"):
-            hidden += ["hsic_zy", "hsic_zz", "kernel_scale"]
-        return self._monitor.metrics(hidden)
+        return list(self._monitor.metrics.values()) if hasattr(self, "_monitor") else []
+
+    def get_metrics_result(self):
+        """What has a value: validation has no learning rate, and steps without labels no accuracy."""
+        return self._monitor.results()
 
     # Fitting ----------------------------------------------------------------------------------------------------
 
@@ -395,10 +418,10 @@ class SSLHSIC(keras.Model):
             **kwargs: passed on to `keras.Model.fit`.
 
         Raises:
-            ValueError: for a data set smaller than the batch, float images, or a batch that the replicas cannot share.
+            ValueError: for a data set smaller than the batch, float images, images that do not suit the encoder or the views, a
+                batch of one image, or one that the replicas cannot share.
         """
-        if epochs < 1:
-            raise ValueError(f"epochs must be at least 1, got {epochs}.")
+        checks.integer("epochs", epochs, 1)
         if kwargs.get("validation_split"):
             raise ValueError(
                 "validation_split is not supported: hold images back yourself, and give them as validation_data, a dataset."
@@ -414,7 +437,7 @@ class SSLHSIC(keras.Model):
             dataset,
             self.distribute_strategy.num_replicas_in_sync,
             self.encoder.input_shape[1:],
-            self.policy.size,
+            self.policy,
         )
         if getattr(dataset, "steps_per_epoch", None):
             kwargs.setdefault("steps_per_epoch", dataset.steps_per_epoch)
@@ -455,15 +478,3 @@ class SSLHSIC(keras.Model):
         config = dict(config)
         config["encoder"] = keras.saving.deserialize_keras_object(config["encoder"])
         return cls(**config)
-
-
-def _check_arguments(projector_hidden, projection_dim, num_classes, kernel_scale, weight_ema):
-    for name, value in (("projector_hidden", projector_hidden), ("projection_dim", projection_dim)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}.")
-    if num_classes is not None and num_classes < 2:
-        raise ValueError(f"num_classes must be None or at least 2, got {num_classes}.")
-    if kernel_scale <= 0:
-        raise ValueError(f"kernel_scale must be > 0, got {kernel_scale}.")
-    if weight_ema is not None and not 0.0 <= weight_ema < 1.0:
-        raise ValueError(f"weight_ema must be None or in [0, 1), got {weight_ema}.")

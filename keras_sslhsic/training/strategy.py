@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import signal
+import threading
 
 import tensorflow as tf
 
@@ -95,7 +97,12 @@ def _workers():
             """TF_CONFIG='{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}'."""
             f" It is {config!r}."
         )
-    return tf.distribute.MultiWorkerMirroredStrategy()
+    at_sigterm = signal.getsignal(signal.SIGTERM)
+    workers = tf.distribute.MultiWorkerMirroredStrategy()
+    # TensorFlow takes the signal for a notice that the machine will go, and the process would not end.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, at_sigterm)
+    return workers
 
 
 def _logical_cpus(count):

@@ -167,6 +167,23 @@ def test_validation_data(tiny_model, images):
     assert_same(model.encoder.get_weights(), before, rtol=0)
 
 
+@pytest.mark.parametrize("eager", [False, True])
+def test_logs_hold_what_has_a_value(tiny_model, images, labels, eager):
+    model = tiny_model(num_classes=3)
+    model.compile(LARS(0.1), run_eagerly=eager)
+    validation = {"loss", "hsic_zy", "hsic_zz", "feature_std", "effective_rank"}
+    classifier = {"classifier_loss", "online_accuracy"}
+    for given, shown in ((labels, classifier), (None, set()), (labels, classifier)):
+        held_out = from_arrays(images, given, batch_size=8, epochs=1)
+        history = model.fit(
+            images, given, batch_size=8, epochs=2, validation_data=held_out, verbose=0
+        ).history
+        assert set(history) == METRICS | shown | {f"val_{name}" for name in validation | shown}
+        assert all(len(values) == 2 for values in history.values())
+        result = model.evaluate(held_out, return_dict=True, verbose=0)
+        assert result["loss"] == pytest.approx(history["val_loss"][-1], rel=1e-5)
+
+
 def test_info_nce_shows_its_own_metrics(tiny_model, images):
     model = tiny_model()
     model.compile(LARS(0.1), loss=losses.InfoNCELoss())
@@ -222,7 +239,7 @@ def test_an_encoder_is_a_model():
 def test_no_epochs(tiny_model, images):
     model = tiny_model()
     model.compile()
-    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="epochs must be at least 1, found 0"):
         model.fit(images, epochs=0)
     with pytest.raises(ValueError, match="batch_size must be at least 1, found 0"):
         model.fit(images, batch_size=0)
@@ -282,8 +299,13 @@ def test_unbatched_and_ragged_batches(tiny_model, images):
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        ({"projector_hidden": 0}, "projector_hidden must be at least 1, got 0"),
-        ({"num_classes": 1}, "num_classes must be None or at least 2, got 1"),
+        ({"projector_hidden": 0}, "projector_hidden must be at least 1, found 0"),
+        ({"num_classes": 1}, "num_classes must be None or at least 2, found 1"),
+        ({"projection_dim": 1.5}, "projection_dim must be an integer, found 1.5"),
+        ({"seed": "a"}, "seed must be an integer, found 'a'"),
+        ({"target": "x"}, "target must be True or False, found 'x'"),
+        ({"learn_kernel_scale": 2}, "learn_kernel_scale must be True or False, found 2"),
+        ({"batch_norm_output": None}, "batch_norm_output must be True or False, found None"),
         ({"kernel_scale": 0.0}, "kernel_scale must be > 0, got 0.0"),
         ({"weight_ema": 1.0}, r"weight_ema must be None or in \[0, 1\), got 1.0"),
         ({"views": "cubist"}, "Views must be one of"),
@@ -297,6 +319,65 @@ def test_arguments_out_of_range(tiny_model, wrong, message):
 def test_other_losses_are_refused(tiny_model):
     with pytest.raises(ValueError, match="SSLHSICLoss or InfoNCELoss"):
         tiny_model().compile(loss="mse")
+
+
+def test_a_batch_of_one_image(tiny_model, images):
+    model = tiny_model()
+    model.compile()
+    with pytest.raises(ValueError, match=r"A batch of 1 image: .* at least 2"):
+        model.fit(images, batch_size=1)
+
+
+def test_a_tensor_is_trained_on_as_an_array(tiny_model, images):
+    model = tiny_model()
+    model.compile()
+    model.fit(tf.constant(images), batch_size=8, verbose=0)
+    assert int(model.step.numpy()) == 3
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (lambda x: x.astype("float32"), r"not uint8 must lie in \[0, 1\], found values from \d+ to \d+: .*divide by 255"),
+        (lambda x: x.astype("int64"), r"not uint8 must lie in \[0, 1\]"),
+        (lambda x: x / np.float32("nan"), r"found values from nan to nan"),
+        (lambda x: x[..., :1], r"\[B, H, W, 3\], found the shape \[24, 10, 10, 1\]: repeat the channel"),
+        (lambda x: x[0], r"found the shape \[10, 10, 3\]: for a single image add the batch axis"),
+    ],
+)  # fmt: skip
+def test_images_whose_features_would_be_wrong(tiny_model, images, given, message):
+    model = tiny_model()
+    for wrong in (given(images), tf.constant(given(images))):
+        for features in (model, model.predict):
+            with pytest.raises(ValueError, match=message):
+                features(wrong)
+
+
+def test_float_images_in_the_unit_range_have_the_features_of_their_pixels(tiny_model, images):
+    model = tiny_model()
+    np.testing.assert_allclose(model(images / np.float32(255)), model(images), rtol=1e-4, atol=1e-5)
+
+
+def test_float_crops_out_of_range(tiny_model, images):
+    model = tiny_model()
+    model.compile()
+    crops = images.astype("float32")
+    with pytest.raises(ValueError, match=r"not uint8 must lie in \[0, 1\]"):
+        model.fit(
+            tf.data.Dataset.from_tensor_slices({"view1": crops, "view2": crops}).batch(8, drop_remainder=True)
+        )
+
+
+@pytest.mark.parametrize("channels", [1, None])
+def test_channels_that_do_not_suit_the_views(images, channels):
+    pixels = keras.Input((None, None, channels or 3))
+    encoder = keras.Model(pixels, keras.layers.GlobalAveragePooling2D()(pixels))
+    model = SSLHSIC(encoder, 4, 4, views=views.grayscale(8))
+    model.compile()
+    with pytest.raises(
+        ValueError, match=r"read the images with channels=1 \(channels: 1 in the data of a config\)"
+    ):
+        model.fit(images, batch_size=8)
 
 
 def test_images_of_another_size_are_traced_anew(tiny_model, images):
@@ -332,5 +413,7 @@ def test_forms_that_fit_does_not_take(tiny_model, images):
     model.compile()
     with pytest.raises(ValueError, match=r"got a list: np.stack\(images\)"):
         model.fit(list(images), batch_size=8)
+    with pytest.raises(ValueError, match=r"a dict with one, or a dataset, got None"):
+        model.fit(None)
     with pytest.raises(ValueError, match=r"validation_split is not supported.*validation_data"):
         model.fit(images, batch_size=8, validation_split=0.1)
