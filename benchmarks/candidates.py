@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic import compat
-from keras_sslhsic.training import averaging, lars
+from keras_sslhsic.training import lars
 
 
 @contextlib.contextmanager
@@ -101,56 +101,44 @@ def normalization_of_views(count: int) -> Callable:
     return call
 
 
-def _grouped_updates(model) -> list[tuple]:
-    """LARS and the moving averages, each on stacks of the variables of one size."""
+def _grouped_norms(model) -> list[tuple]:
+    """The norms of LARS and of the gradients, of all tensors of one size at once.
+
+    What is done element by element, XLA already puts into a few kernels for all variables; reductions it does not.
+    """
     return [
-        (lars.LARS, "_backend_update_step", grouped_lars),
-        (averaging, "update", grouped_averages),
+        (lars.LARS, "_backend_update_step", update_with_grouped_norms),
+        (tf.linalg, "global_norm", lambda tensors: tf.norm(tf.stack(norms(tensors)))),
     ]
 
 
-def grouped_lars(optimizer: lars.LARS, gradients: Sequence, variables: Sequence, learning_rate) -> None:
+def norms(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The norm of each tensor, float []; tensors of one size are reduced together."""
+    groups: dict[int, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        groups.setdefault(tensor.shape.num_elements(), []).append(index)
+    results = {}
+    for size, group in groups.items():
+        stack = tf.stack([tf.reshape(tensors[index], [size]) for index in group])
+        results.update(zip(group, tf.unstack(tf.norm(stack, axis=1)), strict=True))
+    return [results[index] for index in range(len(tensors))]
+
+
+def update_with_grouped_norms(optimizer: lars.LARS, gradients: Sequence, variables: Sequence, rate) -> None:
     """`LARS.update_step` of all variables."""
-
-    def update(adapted, gradient, variable, momentum):
-        if adapted:
-            gradient += optimizer.coupled_weight_decay * variable
-            norms = [tf.norm(x, axis=1, keepdims=True) for x in (variable, gradient)]
-            trust = tf.math.divide_no_nan(optimizer.eta * norms[0], norms[1])
-            gradient *= tf.where(trust > 0.0, trust, 1.0)
-        momentum = optimizer.momentum * momentum + gradient
-        return variable - tf.cast(learning_rate, variable.dtype) * momentum, momentum
-
-    _update_groups(update, gradients, variables, optimizer.momenta, changed=2)
-
-
-def grouped_averages(averages: Sequence, values: Sequence, decay) -> None:
-    """`averaging.update` of all variables."""
-
-    def update(_, value, average):
-        return (average + (1.0 - decay) * (value - average),)
-
-    _update_groups(update, values, averages, changed=1)
+    variables = [compat.tensor(v) for v in variables]
+    adapted = [i for i, variable in enumerate(variables) if lars.is_adapted(variable)]
+    updates = list(gradients)
+    for i in adapted:
+        updates[i] += optimizer.coupled_weight_decay * variables[i]
+    parameter_norms = norms([tf.convert_to_tensor(variables[i]) for i in adapted])
+    update_norms = norms([updates[i] for i in adapted])
+    for i, parameter_norm, update_norm in zip(adapted, parameter_norms, update_norms, strict=True):
+        trust = tf.math.divide_no_nan(optimizer.eta * parameter_norm, update_norm)
+        updates[i] *= tf.where(trust > 0.0, trust, 1.0)
+    for update, variable, momentum in zip(updates, variables, optimizer.momenta, strict=True):
+        momentum.assign(optimizer.momentum * momentum + update)
+        variable.assign_sub(rate * momentum)
 
 
-def _update_groups(function: Callable, *columns: Sequence, changed: int) -> None:
-    """Assigns `function` of stacks [n, size] of tensors, n of one size and kind, to the last `changed` columns.
-
-    Args:
-        function: (whether the tensors are under adaptation, a stack of each column) -> the stacks to assign.
-        *columns: tensors or variables, those of a row of one shape.
-        changed: how many columns are assigned.
-    """
-    rows = [[compat.tensor(x) for x in row] for row in zip(*columns, strict=True)]
-    groups: dict[tuple, list] = {}
-    for row in rows:
-        groups.setdefault((lars.is_adapted(row[0]), row[0].shape.num_elements()), []).append(row)
-    for (adapted, size), group in groups.items():
-        stacks = [tf.stack([tf.reshape(x, [size]) for x in column]) for column in zip(*group, strict=True)]
-        results = [tf.unstack(stack) for stack in function(adapted, *stacks)]
-        for row, new in zip(group, zip(*results, strict=True), strict=True):
-            for variable, value in zip(row[-changed:], new, strict=True):
-                variable.assign(tf.reshape(value, variable.shape))
-
-
-OPTIONS = {"space_to_depth": _space_to_depth, "one_pass": _one_pass, "grouped_updates": _grouped_updates}
+OPTIONS = {"space_to_depth": _space_to_depth, "one_pass": _one_pass, "grouped_norms": _grouped_norms}

@@ -33,6 +33,13 @@ def test_stem_on_blocks_is_the_convolution(size):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_norms_of_one_size_are_one_reduction():
+    tensors = [tf.random.stateless_normal(shape, [0, 1], alg="philox") for shape in ((2, 6), (5,), (4, 3))]
+    function = tf.function(candidates.norms).get_concrete_function(tensors)
+    np.testing.assert_allclose(function(*tensors), [np.linalg.norm(x) for x in tensors], rtol=1e-6)
+    assert sum(operation.type == "Sum" for operation in function.graph.get_operations()) == 2
+
+
 @pytest.fixture(scope="module")
 def model():
     """An encoder with the stem of ResNet-50 and few ReLUs: gradients jump where rounding turns one on or off."""
@@ -89,7 +96,7 @@ def test_options_change_the_program(trained):
     operations = {name: kinds for name, (_, _, kinds) in trained.items()}
     assert operations["space_to_depth"]["SpaceToDepth"] == 4
     assert operations["one_pass"]["Conv2D"] == operations[None]["Conv2D"] / 2
-    assert operations["grouped_updates"]["AddV2"] < operations[None]["AddV2"]
+    assert operations["grouped_norms"]["L2Loss"] == 0 < operations[None]["L2Loss"]
 
 
 def test_unusable_options_are_refused(model):
