@@ -39,16 +39,22 @@ def unpack(data: Any) -> tuple[Any, Any]:
 
 def as_dataset(x: Any, y: Any, batch_size: int, seed: int, epoch: int) -> Any:
     """What `fit` trains on from `epoch` on: a dataset as it is; an array, or a dict of arrays, as an endless dataset."""
+    check_form(x)
     if isinstance(x, dict) and isinstance(x.get("image"), (np.ndarray, tf.Tensor)):
         x, y = x["image"], x.get("label", y)
-    if x is None or isinstance(x, list):
-        found = "None." if x is None else "a list: np.stack(images)."
-        raise ValueError(
-            f"Images must be one uint8 array [N, H, W, C], a dict with one, or a dataset, got {found}"
-        )
     if isinstance(x, (np.ndarray, tf.Tensor)):
         return from_arrays(x, y, batch_size=batch_size, seed=seed, start=(epoch, 0))
     return x
+
+
+def check_form(x: Any) -> None:
+    """Raises a ValueError for what Keras would take for something else than images, or fail on without a reason."""
+    images = x.get("image", x) if isinstance(x, dict) else x
+    if images is None or isinstance(images, list) or (isinstance(images, dict) and not images):
+        found = "a list: np.stack(images)" if isinstance(images, list) else images
+        raise ValueError(
+            f"Images must be one uint8 array [N, H, W, C], a dict with one, or a dataset, got {found}."
+        )
 
 
 def share(dataset: Any) -> Any:
@@ -111,9 +117,15 @@ def check_call(images: Any, wanted: tuple[int | None, int | None, int]) -> None:
     """Raises a ValueError for images that a trained model would fail on, or would give wrong features of.
 
     Args:
-        images: array or eager tensor, uint8 or float in [0, 1].
+        images: array or eager tensor, uint8 or float in [0, 1]; or a dict with one.
         wanted: (height, width, channels) that the encoder reads; None in a place is free.
     """
+    check_form(images)
+    images, _ = unpack(images)
+    if isinstance(images, tuple):
+        raise ValueError(
+            "Features are those of images, and crops are views to train on: give {'image': images}."
+        )
     given = np.shape(images)
     if len(given) != 4 or not _fits(given[1:], wanted):
         sides = (name if side is None else str(side) for name, side in zip("HWC", wanted, strict=True))

@@ -233,13 +233,26 @@ class SSLHSIC(keras.Model):
         return super().__call__(images, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
-        """Features of images, as `keras.Model.predict`; arrays are uint8 [N, H, W, C], or float in [0, 1]."""
-        if isinstance(x, (np.ndarray, tf.Tensor)):
+        """Features of images, as `keras.Model.predict`.
+
+        Args:
+            x: uint8 [N, H, W, C], or float in [0, 1]; a dict with such an array; or a finite dataset of batches.
+            *args: as in `keras.Model.predict`.
+            **kwargs: likewise.
+        """
+        if x is None or isinstance(x, (np.ndarray, tf.Tensor, list, dict)):
             batches.check_call(x, self.encoder.input_shape[1:])
         return super().predict(x, *args, **kwargs)
 
+    def evaluate(self, x=None, *args, **kwargs):
+        """The metrics of images without training on them, as `keras.Model.evaluate`; `x` is as in `fit`."""
+        batches.check_form(x)
+        return super().evaluate(x, *args, **kwargs)
+
     def call(self, images, training=False):
-        """Features of the encoder, float32 [B, F], for uint8 images or float images in [0, 1]."""
+        """Features of the encoder, float32 [B, F], for uint8 images or float images in [0, 1], or a dict of them."""
+        if isinstance(images, dict):
+            images, _ = batches.unpack(images)
         return self.encoder(policy.prepare(images, self.policy), training=training)
 
     def keep_weight_ema(self, decay: float) -> None:

@@ -113,7 +113,10 @@ def test_weight_average(tiny_model, images):
 def test_features_of_images(tiny_model, images):
     model = tiny_model()
     expected = model.encoder(views.prepare(images, model.policy))
-    np.testing.assert_allclose(model.predict(images, verbose=0), expected, rtol=1e-5, atol=1e-6)
+    batched = from_arrays(images, np.arange(24), batch_size=8, shuffle=False, epochs=1)
+    for given in (images, {"image": images}, batched):
+        np.testing.assert_allclose(model.predict(given, verbose=0), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model({"image": images}), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("target", [True, False])
@@ -342,15 +345,20 @@ def test_a_tensor_is_trained_on_as_an_array(tiny_model, images):
         (lambda x: x.astype("int64"), r"not uint8 must lie in \[0, 1\]"),
         (lambda x: x / np.float32("nan"), r"found values from nan to nan"),
         (lambda x: x[..., :1], r"\[B, H, W, 3\], found the shape \[24, 10, 10, 1\]: repeat the channel"),
+        (lambda x: {"view1": x, "view2": x}, r"crops are views to train on"),
+        (lambda x: list(x), r"got a list: np.stack\(images\)"),
+        (lambda x: {"image": list(x)}, r"got a list: np.stack\(images\)"),
         (lambda x: x[0], r"found the shape \[10, 10, 3\]: for a single image add the batch axis"),
     ],
 )  # fmt: skip
 def test_images_whose_features_would_be_wrong(tiny_model, images, given, message):
     model = tiny_model()
-    for wrong in (given(images), tf.constant(given(images))):
+    wrong = given(images)
+    forms = [wrong] if isinstance(wrong, (dict, list)) else [wrong, tf.constant(wrong), {"image": wrong}]
+    for form in forms:
         for features in (model, model.predict):
             with pytest.raises(ValueError, match=message):
-                features(wrong)
+                features(form)
 
 
 def test_float_images_in_the_unit_range_have_the_features_of_their_pixels(tiny_model, images):
@@ -413,7 +421,9 @@ def test_forms_that_fit_does_not_take(tiny_model, images):
     model.compile()
     with pytest.raises(ValueError, match=r"got a list: np.stack\(images\)"):
         model.fit(list(images), batch_size=8)
-    with pytest.raises(ValueError, match=r"a dict with one, or a dataset, got None"):
-        model.fit(None)
+    for nothing in (None, {}):
+        for method in (model.fit, model.predict, model.evaluate):
+            with pytest.raises(ValueError, match=f"a dict with one, or a dataset, got {nothing}"):
+                method(nothing)
     with pytest.raises(ValueError, match=r"validation_split is not supported.*validation_data"):
         model.fit(images, batch_size=8, validation_split=0.1)
