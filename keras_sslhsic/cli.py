@@ -100,13 +100,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     evaluate.add_argument(
         "--data",
-        help="`bundled`; a folder with the sub-folders train and test, a folder a class in each; "
+        help="`bundled`; a folder with the sub-folders train and test (linear: and validation), a folder a class in each; "
         "or a data set of TensorFlow Datasets (transfer: one of its twelve sets); default: bundled,"
         " where the run did not use other images",
     )  # fmt: skip
     evaluate.add_argument("--data-dir", help="where TensorFlow Datasets keeps its files")
     evaluate.add_argument("--train-split", default="train", help="of a TensorFlow data set (default: train)")
     evaluate.add_argument("--test-split", default="test", help="of a TensorFlow data set (default: test)")
+    evaluate.add_argument(
+        "--validation-split",
+        default="validation",
+        help="of a TensorFlow data set (linear; default: validation), such as train[90%%:]",
+    )
     evaluate.add_argument(
         "--image-size", type=int, default=224, help="side of the images of folders and TFDS (default: 224)"
     )
@@ -252,9 +257,8 @@ def _evaluate(options):
         arguments = {key: value for key, value in given.items() if value is not None}
         if options.protocol != "knn":
             arguments["seed"] = options.seed
-        result = evaluation.evaluate(
-            options.protocol, encoder, *_splits(options, encoder.input_shape[-1]), verbose=True, **arguments
-        )
+        splits = _splits(options, encoder.input_shape[-1])
+        result = evaluation.evaluate(options.protocol, encoder, verbose=True, **splits, **arguments)
     results.append(
         out, result.record(encoder=name, encoder_hash=evaluation.encoder_hash(encoder), data=options.data)
     )
@@ -281,32 +285,44 @@ def _percent(share):
 
 
 def _splits(options, channels):
-    """(train, test) of --data, with as many channels as the encoder reads."""
+    """{"train", "test"} of --data, "validation" too where it is needed, with as many channels as the encoder reads."""
     from keras_sslhsic import data
 
     if options.data == "bundled":
-        return data.bundled.load()
+        return dict(zip(("train", "test"), data.bundled.load(), strict=True))
+    names = ["train", "test", *(["validation"] if options.protocol == "linear" else [])]
     shared = {
         "batch_size": options.batch_size,
         "image_size": options.image_size,
         "channels": channels,
-        "shuffle": False,
-        "drop_remainder": False,
         "epochs": 1,
+    }
+    # Networks are trained on the batches as they come, and need their number; features on every image.
+    trained = {name for name in names if options.protocol in ("linear", "finetune") and name != "test"}
+    order = {
+        name: {"shuffle": name in trained, "drop_remainder": name in trained, "seed": options.seed}
+        for name in names
     }
     folder = Path(options.data)
     if folder.is_dir():
-        missing = [name for name in ("train", "test") if not (folder / name).is_dir()]
+        missing = [name for name in names if not (folder / name).is_dir()]
         if missing:
             raise ValueError(
-                f"{folder} needs the sub-folders train and test with a folder a class in each; missing: {', '.join(missing)}."
+                f"{folder} needs the sub-folders {' and '.join(names)} with a folder a class in each; missing: "
+                f"{', '.join(missing)}."
             )
         shared["max_broken"] = options.max_broken
-        return tuple(data.from_folder(folder / name, labels=True, **shared) for name in ("train", "test"))
-    return tuple(
-        data.from_tfds(options.data, split, data_dir=options.data_dir, **shared)
-        for split in (options.train_split, options.test_split)
-    )
+        return {name: data.from_folder(folder / name, labels=True, **shared, **order[name]) for name in names}
+    return {
+        name: data.from_tfds(
+            options.data,
+            getattr(options, f"{name}_split"),
+            data_dir=options.data_dir,
+            **shared,
+            **order[name],
+        )
+        for name in names
+    }
 
 
 def _report(options):

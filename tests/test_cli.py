@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -126,6 +127,7 @@ def test_names_with_spaces_umlauts_and_dots_are_read_and_written(photos):
         (["extract", "--data", "broken", "--out", "new/f.npz"], "None of the 4 images under broken can be read"),
         (["extract", "--data", "broken", "--out", "new/f.npz", "--batch-size", "0"], "batch_size must be at least 1"),
         (["evaluate", "knn", "--data", "empty"], "needs the sub-folders train and test"),
+        (["evaluate", "linear", "--data", "broken"], "train and test and validation with a folder a class in each; missing"),
         (["evaluate", "knn", "--data", "broken/train"], "needs the sub-folders train and test"),
         (["evaluate", "knn", "--data", "Bilder für alle", "--image-size", "0"], "image_size must be None or at least 1"),
         (["evaluate", "knn", "--data", "broken", "--out", "new/r.jsonl"], "evaluate: 1 of 2 files (50.0%) are broken"),
@@ -139,6 +141,15 @@ def test_folders_without_images_are_named(arguments, message, photos, capsys):
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
     assert set(os.listdir()) - {"broken_images.log"} == {"Bilder für alle", "broken", "empty"}
+
+
+@pytest.mark.slow
+def test_linear_evaluation_of_a_folder(photos, capsys):
+    validation = photos / "Bilder für alle" / "validation"
+    shutil.copytree(photos / "Bilder für alle" / "test", validation)
+    arguments = ["--data", "Bilder für alle", "--image-size", "28", "--batch-size", "2", "--num-classes", "2"]
+    assert cli.main(["evaluate", "linear", "--encoder", "r18_fashion", *arguments, "--out", "r.jsonl"]) == 0
+    assert json.loads(Path("r.jsonl").read_text())["num_test"] == 2
 
 
 GRAY_PHOTOS = """

@@ -242,7 +242,7 @@ def from_tfds(
     if missing:
         raise ValueError(
             f"{name} has no feature {' or '.join(map(repr, sorted(missing)))}, it has {sorted(features)}: "
-            "pass image_key, label_key or labels=False"
+            "from_tfds, and the data of a config, take image_key, label_key and labels=False"
         )
     info = builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
     plan = Order(info.num_examples, batch_size, **order)
