@@ -5,6 +5,8 @@ and variables keep their shapes. One replica, one model without classifier or we
 """
 
 import contextlib
+import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from unittest import mock
 
@@ -62,6 +64,53 @@ def convolve_blocks(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     blocks = tf.transpose(tf.reshape(blocks, [4, 2, 4, 2, channels, features]), [0, 2, 1, 3, 4, 5])
     blocks = tf.reshape(blocks, [4, 4, 4 * channels, features])
     return tf.nn.conv2d(tf.nn.space_to_depth(images, 2), blocks, 1, [[0, 0], [1, 2], [1, 2], [0, 0]])
+
+
+def _pool_by_place(model) -> list[tuple]:
+    """The stem's pooling with the place of each maximum kept in a byte.
+
+    XLA keeps four indices of 32 bits for each, and adds the gradients one by one where they point.
+    """
+    networks = (model.encoder, model.target_encoder)
+    pools = [network.get_layer("stem_pool") for network in networks if network is not None]
+    return [(pool, "call", max_pool) for pool in pools]
+
+
+@tf.custom_gradient
+def max_pool(images: tf.Tensor):
+    """Maximum pooling of 3x3 and stride 2 with SAME padding; the first of equal maxima gets the gradient.
+
+    Args:
+        images: [B, H, W, C], H and W even.
+
+    Returns:
+        [B, H/2, W/2, C].
+    """
+    _, height, width, channels = images.shape
+    padded = tf.pad(images, [[0, 0], [0, 1], [0, 1], [0, 0]], constant_values=images.dtype.min)
+    places = list(itertools.product(range(3), repeat=2))
+    seen = [padded[:, row : row + height - 1 : 2, column : column + width - 1 : 2] for row, column in places]
+    maximum = functools.reduce(tf.maximum, seen)
+    place = tf.fill(tf.shape(maximum), tf.constant(8, tf.uint8))
+    for k in reversed(range(8)):
+        place = tf.where(seen[k] == maximum, tf.constant(k, tf.uint8), place)
+
+    def gradient(upstream):
+        def sent(row, column):
+            """What windows give to their pixel there, at the window before which that pixel lies."""
+            found = tf.where(place == 3 * row + column, upstream, tf.zeros_like(upstream))
+            below, right = row // 2, column // 2  # the third pixel is the first one of the next window
+            padded = tf.pad(found, [[0, 0], [below, 0], [right, 0], [0, 0]])
+            return padded[:, : height // 2, : width // 2]
+
+        ways = {0: (0, 2), 1: (1,)}  # places in windows of even and of odd pixels
+        pixels = [
+            [tf.add_n([sent(*at) for at in itertools.product(ways[row], ways[column])]) for column in (0, 1)]
+            for row in (0, 1)
+        ]
+        return tf.reshape(tf.stack([tf.stack(row, 3) for row in pixels], 2), [-1, height, width, channels])
+
+    return maximum, gradient
 
 
 def _one_pass(model) -> list[tuple]:
@@ -141,4 +190,9 @@ def update_with_grouped_norms(optimizer: lars.LARS, gradients: Sequence, variabl
         variable.assign_sub(rate * momentum)
 
 
-OPTIONS = {"space_to_depth": _space_to_depth, "one_pass": _one_pass, "grouped_norms": _grouped_norms}
+OPTIONS = {
+    "space_to_depth": _space_to_depth,
+    "pool_by_place": _pool_by_place,
+    "one_pass": _one_pass,
+    "grouped_norms": _grouped_norms,
+}

@@ -33,6 +33,22 @@ def test_stem_on_blocks_is_the_convolution(size):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("size", [(8, 8), (20, 12), (2, 2)])
+@pytest.mark.parametrize("ties", [False, True])
+def test_pooling_by_place_is_the_pooling(size, ties):
+    images = tf.random.stateless_normal([3, *size, 3], [0, 1], alg="philox")
+    images = tf.round(images) if ties else images
+    results = []
+    for pool in (candidates.max_pool, lambda x: tf.nn.max_pool2d(x, 3, 2, "SAME")):
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            outputs = pool(images)
+            loss = tf.reduce_sum(outputs * tf.random.stateless_normal(outputs.shape, [0, 2], alg="philox"))
+        results.append([outputs, tape.gradient(loss, images)])
+    for found, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_norms_of_one_size_are_one_reduction():
     tensors = [tf.random.stateless_normal(shape, [0, 1], alg="philox") for shape in ((2, 6), (5,), (4, 3))]
     function = tf.function(candidates.norms).get_concrete_function(tensors)
@@ -50,6 +66,8 @@ def model():
         x = keras.layers.Conv2D(6, size, strides=strides, padding="same", use_bias=False, name=name)(x)
         x = keras.layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
         x = keras.layers.ReLU()(x)
+        if name == "stem_conv":
+            x = keras.layers.MaxPooling2D(3, strides=2, padding="same", name="stem_pool")(x)
     encoder = keras.Model(images, keras.layers.GlobalAveragePooling2D()(x))
     model = SSLHSIC(encoder, 12, 8, views=None)
     model.compile(LARS(0.4, eta=0.1))
@@ -95,6 +113,7 @@ def test_results_are_those_of_the_plain_step(name, trained):
 def test_options_change_the_program(trained):
     operations = {name: kinds for name, (_, _, kinds) in trained.items()}
     assert operations["space_to_depth"]["SpaceToDepth"] == 4
+    assert operations["pool_by_place"]["MaxPoolGrad"] == 0 < operations[None]["MaxPoolGrad"]
     assert operations["one_pass"]["Conv2D"] == operations[None]["Conv2D"] / 2
     assert operations["grouped_norms"]["L2Loss"] == 0 < operations[None]["L2Loss"]
 
