@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--temperature", type=float, help="of the neighbours' votes (knn)")
     evaluate.add_argument("--fraction", type=float, help="share of the labels (finetune)")
     evaluate.add_argument(
-        "--num-classes", type=int, help="classes of a folder or TFDS set (linear, finetune)"
+        "--num-classes", type=int, help="classes of a TFDS set that does not name them (linear, finetune)"
     )
     evaluate.add_argument("--seed", type=int, default=0, help="of whatever the protocol draws (default: 0)")
     evaluate.add_argument(

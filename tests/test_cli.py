@@ -147,7 +147,7 @@ def test_folders_without_images_are_named(arguments, message, photos, capsys):
 def test_linear_evaluation_of_a_folder(photos, capsys):
     validation = photos / "Bilder für alle" / "validation"
     shutil.copytree(photos / "Bilder für alle" / "test", validation)
-    arguments = ["--data", "Bilder für alle", "--image-size", "28", "--batch-size", "2", "--num-classes", "2"]
+    arguments = ["--data", "Bilder für alle", "--image-size", "28", "--batch-size", "2"]
     assert cli.main(["evaluate", "linear", "--encoder", "r18_fashion", *arguments, "--out", "r.jsonl"]) == 0
     assert json.loads(Path("r.jsonl").read_text())["num_test"] == 2
 

@@ -14,7 +14,7 @@ from keras_sslhsic.evaluation.checks import check_classes
 from keras_sslhsic.evaluation.crops import random_crop_and_flip
 from keras_sslhsic.evaluation.features import check_images
 from keras_sslhsic.evaluation.results import Result, wilson_interval
-from keras_sslhsic.evaluation.streams import Labelled, arrays, features_and_labels, stream
+from keras_sslhsic.evaluation.streams import Labelled, arrays, count_classes, features_and_labels, stream
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def finetune(
             dataset must be the subset already: the official ones of ImageNet are TensorFlow Datasets'
             imagenet2012_subset/1pct and /10pct.
         recipe: learning rates, length and crops.
-        num_classes: needed if `train` is a dataset.
+        num_classes: needed if `train` is a dataset without `class_names`.
         seed: of the subset, the order and the crops.
         in_place: whether to train the encoder itself. Otherwise a copy is trained, and the encoder stays as
             it is.
@@ -108,7 +108,7 @@ def finetune(
 
     Raises:
         TypeError: if the encoder is not a keras.Model.
-        ValueError: if images or labels are unusable, or the training diverges.
+        ValueError: if images or labels are unusable, datasets name other classes, or the training diverges.
 
     Example:
         >>> recipe = FinetuneRecipe(steps=20, batch_size=16, encoder_learning_rate=0.01)
@@ -118,6 +118,7 @@ def finetune(
     """
     if not isinstance(encoder, keras.Model):
         raise TypeError(f"Only a keras.Model can be fine-tuned, found {type(encoder).__name__}.")
+    num_classes = num_classes or count_classes(train=train, test=test)
     num_train = None
     if not isinstance(train, tf.data.Dataset):
         images, labels = arrays(train, "train")

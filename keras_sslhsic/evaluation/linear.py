@@ -18,7 +18,7 @@ from keras_sslhsic.evaluation.features import (
     feature_step,
 )
 from keras_sslhsic.evaluation.results import Result, wilson_interval
-from keras_sslhsic.evaluation.streams import Labelled, arrays, features_and_labels, stream
+from keras_sslhsic.evaluation.streams import Labelled, arrays, count_classes, features_and_labels, stream
 from keras_sslhsic.evaluation.sweep import Candidate, Recipe, WideClassifier, grid, schedule
 
 # Features are standardised, so one grid serves every encoder.
@@ -156,7 +156,7 @@ def linear(
         recipe: length, batch and momentum.
         crop_area: range of a random crop's share of the image's area; None trains without crops and
             mirroring.
-        num_classes: needed if `train` is a dataset.
+        num_classes: needed if `train` is a dataset without `class_names`.
         seed: of the split, the order and the crops.
         verbose: whether to show progress bars.
 
@@ -165,8 +165,9 @@ def linear(
 
     Raises:
         ValueError: if images or labels are unusable, or a dataset comes without `num_classes` or
-            `validation`.
+            `validation`, or datasets name other classes.
     """
+    num_classes = num_classes or count_classes(train=train, validation=validation, test=test)
     in_memory = not isinstance(train, tf.data.Dataset)
     everything = train
     candidates = candidates or default_candidates(recipe.batch_size)

@@ -9,7 +9,7 @@ from keras_sslhsic.evaluation.knn import knn
 from keras_sslhsic.evaluation.linear import linear, linear_features
 from keras_sslhsic.evaluation.logistic import logistic_regression
 from keras_sslhsic.evaluation.results import Result
-from keras_sslhsic.evaluation.streams import Labelled, features_and_labels
+from keras_sslhsic.evaluation.streams import Labelled, count_classes, features_and_labels
 
 # These train on images; the others on features, extracted once.
 _ON_IMAGES: dict[str, Callable] = {"linear": linear, "finetune": finetune}
@@ -45,6 +45,7 @@ def evaluate(
         return _ON_IMAGES[protocol](encoder, train, test, verbose=verbose, **options)
     if protocol not in _ON_FEATURES:
         raise ValueError(f"Unknown protocol {protocol!r}; there are {', '.join(PROTOCOLS)}.")
+    count_classes(train=train, test=test)
     splits = (
         features_and_labels(encoder, data, name, verbose) for data, name in ((train, "train"), (test, "test"))
     )

@@ -48,6 +48,26 @@ def features_and_labels(
     return extract_features(encoder, images, verbose=verbose), labels
 
 
+def count_classes(**splits: Any) -> int | None:
+    """The number of classes that datasets of `from_folder` and `from_tfds` know by name; None if none does.
+
+    Raises:
+        ValueError: if two of them name other classes. Labels number the names, so they would mean others too.
+    """
+    named = {
+        split: classes for split, data in splits.items() if (classes := getattr(data, "class_names", None))
+    }
+    for split, classes in named.items():
+        first, expected = next(iter(named.items()))
+        if classes != expected:
+            raise ValueError(
+                f"The classes of {first} and {split} are not the same: "
+                f"{', '.join(sorted(set(expected) ^ set(classes)))} in one of them alone. Labels number the classes of a "
+                "split: give both the same folders, with an image in each."
+            )
+    return len(next(iter(named.values()))) if named else None
+
+
 def stream(data: Labelled, batch_size: int, seed: int) -> tuple[tf.data.Dataset, int]:
     """An endless dataset of training batches, and the number of them in an epoch.
 
