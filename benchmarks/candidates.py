@@ -190,9 +190,14 @@ def update_with_grouped_norms(optimizer: lars.LARS, gradients: Sequence, variabl
         variable.assign_sub(rate * momentum)
 
 
-OPTIONS = {
+def _all(model) -> list[tuple]:
+    return [change for name in OPTIONS if name != "all" for change in OPTIONS[name](model)]
+
+
+OPTIONS: dict[str, Callable] = {
     "space_to_depth": _space_to_depth,
     "pool_by_place": _pool_by_place,
     "one_pass": _one_pass,
     "grouped_norms": _grouped_norms,
+    "all": _all,
 }
