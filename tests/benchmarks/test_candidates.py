@@ -98,6 +98,7 @@ def train(model, name=None):
     return outputs, changes, collections.Counter(operation.type for operation in step.graph.get_operations())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", candidates.OPTIONS)
 def test_results_are_those_of_the_plain_step(name, trained):
     (expected_outputs, expected_changes, _), (outputs, changes, _) = trained[None], trained[name]
@@ -110,6 +111,7 @@ def test_results_are_those_of_the_plain_step(name, trained):
         assert difference <= 1e-4 * update + 1e-6 * expected.size**0.5, path
 
 
+@pytest.mark.slow
 def test_options_change_the_program(trained):
     operations = {name: kinds for name, (_, _, kinds) in trained.items()}
     assert operations["space_to_depth"]["SpaceToDepth"] == 4

@@ -144,7 +144,7 @@ print("served and fine-tuned", len(model.trainable_variables))
 """
 
 
-@pytest.mark.parametrize("keep_batch_norm", [False, True])
+@pytest.mark.parametrize("keep_batch_norm", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_it_serves_and_fine_tunes_where_this_package_is_not(
     encoder, real_images, saved_model, tmp_path, keep_batch_norm
 ):
