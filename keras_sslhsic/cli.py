@@ -47,9 +47,7 @@ def _check(options: argparse.Namespace) -> None:
     for path in map(Path, filter(None, given)):
         from keras_sslhsic.zoo import files
 
-        files.check_writable(path)
-        if options.command not in ("export", "report") and path.is_dir():
-            raise IsADirectoryError(f"{path} is a folder: give the name of a file to write.")
+        files.check_writable(path, folder=options.command in ("export", "report"))
 
 
 def _explain(error: Exception) -> str:

@@ -100,6 +100,12 @@ def layer_before(tensor: Any) -> Any:
     return tensor._keras_history.operation
 
 
+def only_reader(layer: Any) -> Any:
+    """The layer or operation that reads a layer's result, or None if there is not exactly one."""
+    readers = layer._outbound_nodes
+    return readers[0].operation if len(readers) == 1 else None
+
+
 def uses(layer: keras.layers.Layer) -> tuple[int, int]:
     """(how often a layer is called, how often its results are read) in functional models."""
     return len(layer._inbound_nodes), len(layer._outbound_nodes)

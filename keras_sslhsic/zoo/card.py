@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,15 @@ import keras
 import numpy as np
 
 from keras_sslhsic.zoo import files
-from keras_sslhsic.zoo.encoder import encoder_of, sides_seen
+from keras_sslhsic.zoo.encoder import encoder_of, is_bare, sides_seen
 from keras_sslhsic.zoo.registry import Entry
-from keras_sslhsic.zoo.sources import ENCODER_FILE, ENTRY_FILE
+from keras_sslhsic.zoo.sources import ENCODER_FILE, ENTRY_FILE, entry_beside
 
 CARD_FILE = "README.md"
 
 _CARD = """# {name}
 
-{parameters:,} parameters ({architecture}), trained with {method}. It maps images of {input} to
-{feature_size} features.
+{parameters:,} parameters ({architecture}). It maps images of {input} to {feature_size} features.
 
 ## How to load
 
@@ -31,6 +31,7 @@ features = encoder(images)  # [B, H, W, {channels}] uint8 or float in [0, 255] -
 
 ## Training
 
+- Method: {method}
 - Data: {training_data}
 - Recipe: {recipe}
 - Normalisation (inside the model): mean {mean}, standard deviation {std} of pixels in [0, 1]
@@ -49,65 +50,139 @@ SHA-256 of {file} ({size:,} bytes): `{sha256}`
 """
 
 
+# What cannot be read off a model.
+FACTS = (
+    "architecture",
+    "width",
+    "method",
+    "training_data",
+    "recipe",
+    "metrics",
+    "metrics_source",
+    "licence",
+)
+
+
 def save_pretrained(
     model: keras.Model, directory: str | os.PathLike, name: str | None = None, **facts: Any
 ) -> Entry:
     """Saves an encoder in a folder that `load_pretrained` reads.
 
     The folder gets ``encoder.keras`` (structure and weights), ``pretrained.json`` (its registry entry) and
-    ``README.md`` (its model card).
+    ``README.md`` (its model card). An encoder of `load_pretrained` brings its facts with it, those that are not stated
+    anew; of one that may have been trained since, because it is trainable, the metrics are left out.
 
     Args:
         model: an encoder of pixels (`load_pretrained`, `networks.with_preprocessing`), or a trained SSLHSIC.
-        directory: the folder; made if it is missing.
-        name: name of the network; by default the model's.
-        **facts: what else is known, fields of `Entry`: architecture, method, training_data, recipe, metrics,
-            metrics_source, licence.
+        directory: the folder; made if it is missing. Of an earlier save the files are replaced.
+        name: name of the network; by default that of its entry, or the model's.
+        **facts: what else is known: architecture, method, training_data, recipe, metrics_source and licence, text;
+            width, a number; metrics, numbers in percent by their names.
 
     Returns:
         The registry entry.
 
     Raises:
-        ValueError: if `model` is no encoder of images, or a fact is no field of `Entry`.
-        FileExistsError: if the folder holds a file of one of these names that no `save_pretrained` wrote.
+        ValueError: if `model` is no encoder of images, or a fact is none of these; nothing is written then.
+        FileExistsError: if the folder holds a file of one of these names that no `save_pretrained` wrote, or a
+            README.md that was edited since.
 
     Example:
         >>> entry = save_pretrained(encoder, "my_encoder", metrics={"kNN": 83.1}, licence="MIT")
         >>> encoder = load_pretrained("my_encoder")
     """
     directory = Path(directory)
-    if not (directory / ENTRY_FILE).exists():
-        for name_taken in (ENCODER_FILE, CARD_FILE):
-            if (directory / name_taken).exists():
-                raise FileExistsError(
-                    f"{directory} holds a {name_taken} of something else: choose another folder."
-                )
+    _check_replaceable(directory)
     model = encoder_of(model)
-    entry = save_entry(model, directory / ENCODER_FILE, directory / ENTRY_FILE, name or model.name, facts)
-    with files.written_whole(directory / CARD_FILE) as temporary:
-        temporary.write_text(format_card(entry, directory.name), "utf-8")
-    return entry
+    known: Entry | None = getattr(model, "entry", None)
+    if known is not None:
+        name = name or known.name
+        facts = {fact: getattr(known, fact) for fact in _carried(model)} | facts
+    return save_entry(
+        model,
+        directory / ENCODER_FILE,
+        directory / ENTRY_FILE,
+        name or model.name,
+        facts,
+        card=directory / CARD_FILE,
+    )
+
+
+def _carried(model: keras.Model) -> list[str]:
+    measured = ("metrics", "metrics_source") if model.trainable_variables else ()
+    return [fact for fact in FACTS if fact not in measured]
+
+
+def _check_replaceable(directory: Path) -> None:
+    previous = entry_beside(directory / ENCODER_FILE)
+    for name in (ENCODER_FILE, CARD_FILE):
+        file = directory / name
+        if previous is None and file.exists():
+            raise FileExistsError(f"{directory} holds a {name} of something else: choose another folder.")
+    card = directory / CARD_FILE
+    written = previous and format_card(previous, directory.resolve().name)
+    if written and card.exists() and card.read_text("utf-8", "replace") != written:
+        raise FileExistsError(
+            f"{card} was edited since it was written: move it away to have it written anew."
+        )
 
 
 def save_entry(
-    model: keras.Model, target: Path, entry_file: Path, name: str, facts: Mapping[str, Any]
+    model: keras.Model,
+    target: Path,
+    entry_file: Path,
+    name: str,
+    facts: Mapping[str, Any],
+    card: Path | None = None,
 ) -> Entry:
-    """Saves an encoder of pixels, and beside it its registry entry with the hash of what was saved."""
-    unknown = set(facts) - set(Entry.__dataclass_fields__)
-    if unknown:
-        raise ValueError(
-            f"{', '.join(sorted(unknown))} is no field of a registry entry; its fields are "
-            f"{', '.join(Entry.__dataclass_fields__)}."
-        )
+    """Saves an encoder of pixels, and beside it its registry entry with the hash of what was saved, and a card.
+
+    Raises:
+        ValueError: before anything is written, as `save_pretrained`.
+    """
     if Path(name).name != name:
         raise ValueError(f"A name may not hold a path, found {name!r}.")
-    facts = {**_measured(model), "architecture": model.name, **facts, "name": name}
+    facts = {**_measured(model), "architecture": model.name, **_checked(facts), "name": name}
     with files.written_whole(target, ".keras") as temporary:
         model.save(temporary)
-    entry = Entry(**{**facts, **_identity(target)})
-    with files.written_whole(entry_file) as temporary:
-        temporary.write_text(entry.to_json(), "utf-8")
+        entry = Entry(
+            **facts, file=target.name, sha256=files.sha256(temporary), size=temporary.stat().st_size
+        )
+        with files.written_whole(entry_file) as written:
+            written.write_text(entry.to_json(), "utf-8")
+        if card is not None:
+            with files.written_whole(card) as written:
+                written.write_text(format_card(entry, card.parent.resolve().name), "utf-8")
     return entry
+
+
+def _checked(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts, with plain numbers, as they can be written to JSON."""
+    unknown = set(facts) - set(FACTS)
+    if unknown:
+        raise ValueError(
+            f"{', '.join(sorted(unknown))} is no fact to state; those are {', '.join(FACTS)}, and what can be read off the "
+            "model is."
+        )
+    checked: dict[str, Any] = {}
+    for fact, value in facts.items():
+        if fact == "metrics":
+            if not isinstance(value, Mapping) or not all(map(_is_number, value.values())):
+                raise ValueError(f"metrics are numbers in percent by their names, found {value!r}.")
+            checked[fact] = {str(key): float(number) for key, number in value.items()}
+        elif fact == "width":
+            if value is not None and not _is_number(value):
+                raise ValueError(f"width is a number, found {value!r}.")
+            checked[fact] = value if value is None else float(value)
+        elif not isinstance(value, str):
+            raise ValueError(f"{fact} is a text, found {value!r}.")
+        else:
+            checked[fact] = value
+    return checked
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (Real, np.number)) and not isinstance(value, bool)
 
 
 def format_card(entry: Entry, folder: str) -> str:
@@ -128,19 +203,23 @@ def format_card(entry: Entry, folder: str) -> str:
 
 def _measured(model: keras.Model) -> dict[str, Any]:
     """The fields that can be read off the model."""
+    if is_bare(model):
+        raise ValueError("The encoder has no normalisation inside: wrap it with networks.with_preprocessing.")
     height, _, channels = sides_seen(model)
     normalize = next((layer for layer in model.layers if isinstance(layer, keras.layers.Rescaling)), None)
-    if normalize is None:
-        raise ValueError("The encoder has no normalisation inside: wrap it with networks.with_preprocessing.")
-    scale, offset = np.asarray(normalize.scale), np.asarray(normalize.offset)
-    std = 1 / (255 * scale)
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    if normalize is not None:
+        scale, offset = (np.broadcast_to(value, [channels]) for value in (normalize.scale, normalize.offset))
+        deviation = 1 / (255 * scale)
+        mean, std = (tuple(np.round(value, 6).tolist()) for value in (-offset * deviation, deviation))
     return {
         "feature_size": model.output_shape[-1],
         "parameters": files.count_parameters(model),
         "input_size": height,
         "channels": channels,
-        "mean": tuple(np.round(-offset * std, 6).tolist()),
-        "std": tuple(np.round(std, 6).tolist()),
+        "mean": mean,
+        "std": std,
         "stem": "small" if _stem_stride(model) == 1 else "imagenet",
     }
 
@@ -148,7 +227,3 @@ def _measured(model: keras.Model) -> dict[str, Any]:
 def _stem_stride(model: keras.Model) -> int | None:
     stem = next((layer for layer in model._flatten_layers() if layer.name == "stem_conv"), None)
     return None if stem is None else stem.strides[0]
-
-
-def _identity(path: Path) -> dict[str, Any]:
-    return {"file": path.name, "sha256": files.sha256(path), "size": path.stat().st_size}

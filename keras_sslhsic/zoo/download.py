@@ -1,8 +1,8 @@
 """Fetching a file so that a broken one never gets its final name."""
 
+import http.client
 import os
 import sys
-import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -45,7 +45,7 @@ def fetch(url: str, target: str | os.PathLike, sha256: str | None = None, size: 
                 declared = response.headers.get("Content-Length")
                 total = int(declared) if declared else None
                 received = _copy(response, temporary, total, target.name)
-        except urllib.error.URLError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise OSError(f"Could not download {url}: {error}") from error
         for expected in (total, size):
             if expected is not None and received != expected:

@@ -1,12 +1,14 @@
 """The keras.Model that `load_pretrained` returns, and the checks of the images given to it."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic import compat
 from keras_sslhsic.networks import with_preprocessing
 
 
@@ -14,10 +16,15 @@ from keras_sslhsic.networks import with_preprocessing
 class PretrainedEncoder(keras.Model):
     """An encoder of images that looks at what it is given before it computes.
 
-    Eager calls and `predict` raise ValueError for images of another shape, an empty batch, NaN or Inf, and
-    warn when float images seem to lie in [0, 1]. Inside a graph, where values are not known, nothing is
-    checked.
+    Eager calls, and `predict` of arrays, raise ValueError for images of another shape, an empty
+    batch, NaN or Inf, and warn when float images seem to lie in [0, 1]. Inside a graph, where values are not known, and of
+    the batches of a dataset, nothing is checked.
+
+    Attributes:
+        entry: `zoo.registry.Entry` of what `load_pretrained` loaded; None where nothing is known of it.
     """
+
+    entry: Any = None
 
     def __call__(self, images, *args, **kwargs):
         """Computes the features, float32 [B, F], of images [B, H, W, C], uint8 or float in [0, 255]."""
@@ -46,13 +53,53 @@ def encoder_of(model: keras.Model) -> keras.Model:
     return model
 
 
+def is_bare(model: keras.Model) -> bool:
+    """Whether a model is a network of `build_encoder`, or of the converter, without the preprocessing of pixels."""
+    return any(layer.name == "stem_conv" for layer in model.layers) and not any(
+        isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)) for layer in model.layers
+    )
+
+
 def sides_seen(model: keras.Model) -> tuple[int | None, int | None, int]:
     """Returns (height, width, channels) of the images that the network itself sees, after any resizing."""
-    # By its kind: the name is "resize_1" for the second network of a process.
-    operations = getattr(model, "operations", model.layers)  # a Sequential has layers alone
-    resize = next((operation for operation in operations if type(operation).__name__ == "Resize"), None)
+    resize = _resize_before(model)
     height, width = model.input_shape[1:3] if resize is None else resize.size
     return height, width, model.input_shape[-1]
+
+
+def resizer(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns what makes images of any size fit into one batch: from [H, W, C] to float32 of `sides_seen`.
+
+    The model makes of them what it makes of the images themselves: it resizes them to the size that they have. Images
+    for a model of any size stay as they are; those for one of a fixed size are resized (bilinear).
+    """
+    resize = _resize_before(model)
+    height, width = model.input_shape[1:3]
+
+    def fit(image):
+        image = tf.cast(image, tf.float32)[tf.newaxis]
+        if resize is not None:
+            image = resize(image)
+        elif None not in (height, width):
+            image = tf.image.resize(image, (height, width))
+        return image[0]
+
+    return fit
+
+
+def _resize_before(model: keras.Model) -> Any:
+    """The operation by which a model resizes its images before anything but normalising them, or None."""
+    if not compat.is_functional(model):
+        return None
+    operation = compat.only_reader(compat.layer_before(model.inputs[0]))
+    if (
+        type(operation) is keras.layers.Rescaling
+    ):  # the weights of an interpolation sum to 1, so their order is free
+        operation = compat.only_reader(operation)
+    # By its kind: the name is "resize_1" for the second network of a process. Padding is no interpolation.
+    if type(operation).__name__ != "Resize" or operation.pad_to_aspect_ratio:
+        return None
+    return operation
 
 
 def check_images(images: Any, shape: tuple[int | None, ...]) -> None:
@@ -63,8 +110,16 @@ def check_images(images: Any, shape: tuple[int | None, ...]) -> None:
         shape: (height, width, channels) that they must have; None in a place is free.
 
     Raises:
-        ValueError: for another shape, an empty batch, or values that are NaN or Inf.
+        ValueError: for something else than an array, another shape, an empty batch, or values that are no real numbers, NaN
+            or Inf.
     """
+    if not hasattr(images, "dtype"):
+        raise ValueError(
+            f"Expected an array of images [B, H, W, C], found a {type(images).__name__}: np.stack(images)."
+        )
+    dtype = tf.as_dtype(images.dtype)
+    if not (dtype.is_floating or dtype.is_integer):
+        raise ValueError(f"Expected images of uint8, or of floats in [0, 255], found {dtype.name}.")
     found = np.shape(images)
     fits = len(found) == 4 and all(want in (None, side) for want, side in zip(shape, found[1:], strict=True))
     if not fits:
@@ -74,12 +129,12 @@ def check_images(images: Any, shape: tuple[int | None, ...]) -> None:
         )
     if 0 in found:
         raise ValueError(f"The batch of images is empty: shape {list(found)}.")
-    if not tf.as_dtype(images.dtype).is_floating:
+    if not dtype.is_floating:
         return
     low, high = float(np.min(images)), float(np.max(images))
     if not np.isfinite([low, high]).all():  # NaN and Inf reach the extremes
         raise ValueError("The images hold NaN or Inf.")
-    if low >= 0 and 0 < high <= 1:
+    if low >= -1 and 0 < high <= 1:
         warnings.warn(
             f"The images lie in [{low:.3g}, {high:.3g}], but the encoder expects [0, 255]: multiply by 255.",
             stacklevel=3,

@@ -1,22 +1,32 @@
 """Encoders for serving: SavedModel, LiteRT and ONNX files that run without this package."""
 
-import contextlib
+import json
 import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic import compat
 from keras_sslhsic.networks.folding import fold_batch_norm
-from keras_sslhsic.zoo import files
-from keras_sslhsic.zoo.encoder import encoder_of, sides_seen
+from keras_sslhsic.version import __version__
+from keras_sslhsic.zoo import files, saved_model
+from keras_sslhsic.zoo.encoder import encoder_of
+
+NOTE_FILE = f"{files.NOTE}.json"  # by which an export is known
+EXPORTED = {
+    NOTE_FILE,
+    "saved_model.pb",
+    "fingerprint.pb",
+    "assets",
+    "variables",
+    "variables/variables.index",
+    "variables/variables.data-00000-of-00001",
+}
 
 
 def export(model: keras.Model, path: str | os.PathLike, keep_batch_norm: bool = False) -> None:
@@ -56,7 +66,7 @@ def export_saved_model(model: keras.Model, path: str | os.PathLike, keep_batch_n
 
     Args:
         model: an encoder of pixels (`load_pretrained`, `networks.with_preprocessing`), or a trained SSLHSIC.
-        path: folder to make. It must not hold anything but an earlier export.
+        path: folder to make. It may hold an earlier export, which is replaced, and nothing else.
         keep_batch_norm: by default batch normalisation is folded into the convolutions (`fold_batch_norm`),
             which answers a tenth faster; fine-tuning then trains kernels and biases. If true, ``train`` normalises
             by the batch and updates the moving statistics.
@@ -70,12 +80,13 @@ def export_saved_model(model: keras.Model, path: str | os.PathLike, keep_batch_n
         >>> features = served(image=tf.constant(images_uint8))["features"]
     """
     model = encoder_of(model)
-    target = Path(path)
-    if target.is_file() or (target.is_dir() and any(target.iterdir()) and not _is_saved_model(target)):
-        raise ValueError(f"{target} is taken by something that is no SavedModel: choose another path.")
+    target = Path(path).resolve()  # of a link, the folder that it leads to
+    if target.exists():
+        _check_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-        _write_saved_model(model if keep_batch_norm else _fold(model), f"{folder}/model")
+        saved_model.write(model if keep_batch_norm else _fold(model), f"{folder}/model")
+        Path(folder, "model", NOTE_FILE).write_text(json.dumps({"version": __version__}))
         if target.exists():
             shutil.rmtree(target)
         os.replace(f"{folder}/model", target)
@@ -90,10 +101,11 @@ def export_litert(model: keras.Model, path: str | os.PathLike) -> None:
         ValueError: if `model` does not read images, computes in half precision, or LiteRT lacks one of its
             operations (antialiasing) or answers otherwise than the model.
     """
+    files.check_writable(path)
     model = encoder_of(model)
     _check_precision(model, "LiteRT")
     with tempfile.TemporaryDirectory() as folder:
-        _write_saved_model(_fold(model), folder)
+        saved_model.write(_fold(model), folder)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["serving_default"])
         try:
             content = converter.convert()
@@ -131,11 +143,14 @@ def export_onnx(model: keras.Model, path: str | os.PathLike, opset: int = 17) ->
         raise ImportError(
             "Exporting to ONNX needs tf2onnx and onnxruntime: pip install 'keras_sslhsic[onnx]'."
         ) from error
+    files.check_writable(path)
     model = encoder_of(model)
     _check_precision(model, "ONNX")
-    serve = tf.function(_serve(_fold(model)))
+    serve = tf.function(saved_model.serve(_fold(model)))
     try:
-        proto, _ = tf2onnx.convert.from_function(serve, input_signature=[_image_spec(model)], opset=opset)
+        proto, _ = tf2onnx.convert.from_function(
+            serve, input_signature=[saved_model.image_spec(model)], opset=opset
+        )
         content = proto.SerializeToString()
         # tf2onnx also writes operations that ONNX does not have, and only logs them.
         session = onnxruntime.InferenceSession(content)
@@ -160,9 +175,9 @@ def _fold(model: keras.Model) -> keras.Model:
 
 def _check_answer(model: keras.Model, answer: Callable[[np.ndarray], np.ndarray], target: str) -> None:
     """Raises ValueError unless a converted encoder answers as the model does, for one image of noise."""
-    sides = (side or 64 for side in model.input_shape[1:3])
+    sides = (side or 256 for side in model.input_shape[1:3])
     image = np.random.default_rng(0).integers(0, 256, (1, *sides, model.input_shape[-1]), np.uint8)
-    expected = np.asarray(_serve(model)(tf.constant(image))["features"])
+    expected = np.asarray(saved_model.serve(model)(tf.constant(image))["features"])
     try:
         difference = np.abs(answer(image) - expected).max() / max(1.0, np.abs(expected).max())
     except Exception as error:  # of the runtime
@@ -180,100 +195,14 @@ def _check_precision(model: keras.Model, target: str) -> None:
         )
 
 
-def _is_saved_model(folder: Path) -> bool:
-    return (folder / "saved_model.pb").exists()
-
-
-def _image_spec(model: keras.Model, dtype=tf.uint8) -> tf.TensorSpec:
-    return tf.TensorSpec((None, *model.input_shape[1:]), dtype, name="image")
-
-
-def _serve(model: keras.Model):
-    def serve(image):
-        return {"features": model(tf.cast(image, tf.float32), training=False)}
-
-    return serve
-
-
-class _Served(tf.Module):
-    """What a SavedModel holds. Keras's own export archive would write every weight twice."""
-
-    variables: Any = ()
-    trainable_variables: Any = ()
-
-
-def _write_saved_model(model: keras.Model, path: str) -> None:
-    def train(image):
-        return model(image, training=True)
-
-    def encoded_one(data):
-        return tf.cast(model(_decoder(model)(data)[tf.newaxis], training=False)[0], tf.float32)
-
-    def encoded(data):
-        if None in sides_seen(model)[:2]:  # images of different sizes make no batch
-            features = tf.TensorSpec(model.output_shape[1:], tf.float32)
-            return {"features": tf.map_fn(encoded_one, data, fn_output_signature=features)}
-        images = tf.map_fn(
-            _decoder(model), data, fn_output_signature=tf.TensorSpec(sides_seen(model), tf.float32)
-        )
-        return {"features": model(images, training=False)}
-
-    def traced(function, spec):
-        return tf.function(function, input_signature=[spec], autograph=False)
-
-    with _for_fine_tuning(model):
-        served = _Served()
-        served.variables = [compat.tensor(v) for v in model.variables]
-        served.trainable_variables = [compat.tensor(v) for v in model.trainable_variables]
-        served.train = traced(train, _image_spec(model, tf.float32))
-        signatures = {
-            "serving_default": traced(_serve(model), _image_spec(model)),
-        }
-        if model.input_shape[-1] in (1, 3, 4):
-            signatures["encoded"] = traced(encoded, tf.TensorSpec([None], tf.string, name="bytes"))
-        tf.saved_model.save(served, path, signatures)
-
-
-def _decoder(model: keras.Model):
-    height, width, channels = sides_seen(model)
-
-    def decode(data):
-        image = tf.cast(_pixels(data, channels), tf.float32)
-        image.set_shape([None, None, channels])
-        return image if height is None or width is None else tf.image.resize(image, (height, width))
-
-    return decode
-
-
-def _pixels(data: tf.Tensor, channels: int) -> tf.Tensor:
-    if channels == 3:
-        return tf.io.decode_image(data, 3, expand_animations=False)
-    # Every format can be asked for the channels that the file has, and not every one for others.
-    image = tf.io.decode_image(data, 0, expand_animations=False)
-    found = tf.shape(image)[-1]
-    colours, transparent = image[..., : found - 1 + found % 2], found % 2 == 0
-    if channels == 1:
-        return tf.cond(found > 2, lambda: tf.image.rgb_to_grayscale(colours), lambda: colours)
-    alpha = tf.cond(transparent, lambda: image[..., -1:], lambda: tf.ones_like(image[..., :1]) * 255)
-    return tf.concat([tf.broadcast_to(colours, [*tf.unstack(tf.shape(image)[:2]), 3]), alpha], -1)
-
-
-@contextlib.contextmanager
-def _for_fine_tuning(model: keras.Model) -> Iterator[None]:
-    """Unfreezes a model for the time of an export, and keeps its statistics to one device.
-
-    A synchronised sum has a gradient of its own, which a SavedModel cannot restore without complaint.
-    """
-    layers = list(model._flatten_layers())
-    trainable = [layer.trainable for layer in layers]
-    synchronized = [layer for layer in layers if getattr(layer, "synchronized", False)]
-    compat.set_trainable(model, True)
-    for layer in synchronized:
-        layer.synchronized = False
-    try:
-        yield
-    finally:
-        for layer in synchronized:
-            layer.synchronized = True
-        for layer, flag in zip(reversed(layers), reversed(trainable), strict=True):
-            layer.trainable = flag
+def _check_replaceable(target: Path) -> None:
+    if target.is_file():
+        raise ValueError(f"{target} is a file: give the name of a folder for a SavedModel.")
+    found = {str(file.relative_to(target)) for file in target.rglob("*")}
+    if not found or (NOTE_FILE in found and found <= EXPORTED):
+        return
+    others = sorted(found - EXPORTED) or ["a SavedModel of something else"]
+    raise ValueError(
+        f"{target} holds {', '.join(others[:3])}{' ...' if len(others) > 3 else ''}, and only an earlier export is replaced: "
+        "choose another path, or move that away."
+    )

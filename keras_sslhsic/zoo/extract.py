@@ -1,21 +1,21 @@
 """Features of a folder of images in one file, a row for each image."""
 
+import collections
+import contextlib
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import keras
 import numpy as np
-import tensorflow as tf
 from tqdm import tqdm
 
 from keras_sslhsic.data import decode, folder
 from keras_sslhsic.evaluation.features import encoder_hash
 from keras_sslhsic.zoo import files, rows
-from keras_sslhsic.zoo.encoder import encoder_of, sides_seen
+from keras_sslhsic.zoo.encoder import encoder_of, resizer
 from keras_sslhsic.zoo.pretrained import load_pretrained
 from keras_sslhsic.zoo.rows import Row
 
@@ -73,22 +73,24 @@ def extract(
     out = Path(out)
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, found {batch_size}.")
-    if out.suffix not in (".npz", ".parquet"):
+    if out.suffix.lower() not in rows.ENDINGS:
         raise ValueError(f"The output must end in .npz or .parquet, found {out.name!r}.")
-    if out.suffix == ".parquet":
+    if out.suffix.lower() == ".parquet":
         rows.pyarrow_modules()
     files.check_writable(out)
     encoder = encoder_of(model) if isinstance(model, keras.Model) else load_pretrained(model)
     root = Path(data)
     stamps = {os.path.relpath(file, root): _stamp(file) for file in folder.list_images(root)}
+    if out.suffix.lower() == ".parquet":
+        rows.check_names(stamps)
     parts = out.with_name(f"{out.name}.parts")
     encoder_id = encoder_hash(encoder)
     found = rows.read([out, *sorted(parts.glob("*.npz"))], encoder_id)
     done = {name: row for name, row in found.items() if stamps.get(name) == row.stamp}
     if found and not done:
         raise ValueError(
-            f"{out} holds {len(found)} other images: none of them is in {root}, or all of them changed. Remove it, or "
-            "choose another output."
+            f"{out} holds other images: none of its {len(found)} files is in {root} as it was. Choose another output, or "
+            "remove it to compute all of them again."
         )
 
     todo = [name for name in stamps if name not in done]
@@ -103,20 +105,29 @@ def extract(
     done = {name: done[name] for name in stamps}
     broken = {name: row.reason for name, row in done.items() if row.features is None}
     if len(broken) == len(done):
-        shutil.rmtree(parts, ignore_errors=True)
+        _remove(parts)
         raise ValueError(
             f"None of the {len(done)} images under {root} can be read: {next(iter(broken.values()))}"
         )
     rows.write(out, done, encoder_id)
-    shutil.rmtree(parts, ignore_errors=True)
+    _remove(parts)
     listed = out.with_name(f"{out.name}.broken.txt")
     if broken:
         with files.written_whole(listed) as temporary:
-            temporary.write_text("".join(f"{name}\t{reason}\n" for name, reason in sorted(broken.items())))
+            lines = (f"{name}\t{reason}\n" for name, reason in sorted(broken.items()))
+            temporary.write_text("".join(lines), "utf-8", "surrogateescape")
     else:
         listed.unlink(missing_ok=True)
     now = sum(name not in broken for name in todo)
     return Extracted(out, len(done) - len(broken), now, len(found.keys() - stamps.keys()), broken)
+
+
+def _remove(parts: Path) -> None:
+    """Removes what was saved between, and its folder if there is nothing else in it."""
+    for part in parts.glob("*.npz"):
+        part.unlink()
+    with contextlib.suppress(OSError):
+        parts.rmdir()
 
 
 def _stamp(file: str | os.PathLike) -> tuple[int, int]:
@@ -129,25 +140,36 @@ def _stamp(file: str | os.PathLike) -> tuple[int, int]:
 
 def _compute(encoder, root, stamps, batch_size, bar) -> dict[str, Row]:
     """Computes the rows of some files, by name."""
-    height, width, channels = sides_seen(encoder)
+    channels, fit = encoder.input_shape[-1], resizer(encoder)
 
     def read(name: str) -> np.ndarray | str:
         try:
             image = decode.decode((root / name).read_bytes(), channels)
         except (decode.DecodeError, OSError) as error:
             return str(error)
-        return image if height is None else tf.image.resize(image, (height, width)).numpy()
+        return fit(image).numpy()
 
     computed: dict[str, Row] = {}
     failed: dict[str, str] = {}
     with ThreadPoolExecutor() as pool:
-        read_files = zip(stamps, pool.map(read, stamps), strict=True)
+        read_files = zip(stamps, _map_ahead(pool, read, stamps, 2 * batch_size), strict=True)
         for batch in _batches(read_files, batch_size, failed):
             values = np.asarray(encoder.predict_on_batch(np.stack([image for _, image in batch])), np.float32)
             computed |= {name: Row(stamps[name], row) for (name, _), row in zip(batch, values, strict=True)}
             bar.update(len(batch))
     bar.update(len(failed))
     return computed | {name: Row(stamps[name], None, reason) for name, reason in failed.items()}
+
+
+def _map_ahead(pool: ThreadPoolExecutor, function: Callable, items: Iterable, ahead: int) -> Iterator:
+    """As `pool.map`, with no more than so many results waiting: a thousand photographs fill the memory."""
+    waiting: collections.deque = collections.deque()
+    for item in items:
+        waiting.append(pool.submit(function, item))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def _batches(read_files, batch_size: int, failed: dict[str, str]) -> Iterator[list[tuple[str, np.ndarray]]]:

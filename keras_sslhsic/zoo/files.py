@@ -52,11 +52,13 @@ def written_whole(target: str | os.PathLike, suffix: str = "") -> Iterator[Path]
         temporary.unlink(missing_ok=True)
 
 
-def check_writable(target: str | os.PathLike) -> None:
-    """Raises OSError if no file could be written at `target`: to be asked before long work. Makes nothing."""
+def check_writable(target: str | os.PathLike, folder: bool = False) -> None:
+    """Raises OSError if no file, or no folder, could be made at `target`: to be asked before long work. Makes nothing."""
     target = Path(target).absolute()
-    folder = next(parent for parent in target.parents if parent.exists() or parent.is_symlink())
-    with _named(target), tempfile.TemporaryFile(dir=folder):
+    if target.is_dir() and not folder:
+        raise IsADirectoryError(f"{target} is a folder: give the name of a file to write.")
+    above = next(parent for parent in target.parents if parent.exists() or parent.is_symlink())
+    with _named(target), tempfile.TemporaryFile(dir=above):
         pass
 
 

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from keras_sslhsic import compat
 from keras_sslhsic.networks import Architecture, build_encoder, resnet, with_preprocessing
 from keras_sslhsic.networks.resnet import architecture as named_architecture
 from keras_sslhsic.zoo import convert, files, registry, sources
-from keras_sslhsic.zoo.encoder import PretrainedEncoder, encoder_of
+from keras_sslhsic.zoo.encoder import PretrainedEncoder, encoder_of, is_bare
 
 
 def load_pretrained(
@@ -57,7 +58,8 @@ def load_pretrained(
     if str(name) not in registry.entries() and path.exists():
         if weights is not None:
             raise ValueError(f"{path} holds its own weights: leave out weights={str(weights)!r}.")
-        model = _load_file(sources.in_folder(path), entry=None)
+        file = sources.in_folder(path)
+        model, entry = _load_file(file, entry=None), sources.entry_beside(file)
     else:
         if os.fspath(name).startswith((".", os.sep)):
             raise FileNotFoundError(f"There is no file or folder {os.fspath(name)!r}.")
@@ -65,8 +67,9 @@ def load_pretrained(
         if weights == "random":
             model = _with_entry_preprocessing(_untrained(entry), entry)
         else:
-            model = _load_file(sources.find(entry, weights, _cache(cache_dir)), entry)
+            model = _load_found(entry, weights, _cache(cache_dir))
     encoder = PretrainedEncoder(model.inputs[0], model.outputs[0], name=model.name)
+    encoder.entry = entry
     compat.set_trainable(encoder, trainable)
     if trainable and freeze_batch_norm:
         for layer in encoder._flatten_layers():
@@ -79,6 +82,18 @@ def _cache(cache_dir: str | os.PathLike | None) -> Path:
     if cache_dir is not None:
         return Path(cache_dir)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keras_sslhsic"
+
+
+def _load_found(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path) -> keras.Model:
+    path = sources.find(entry, weights, cache)
+    try:
+        return _load_file(path, entry)
+    except ValueError as error:
+        if sources.forget(path, cache):
+            raise ValueError(
+                f"{error} What was downloaded is removed from the cache, to be fetched again."
+            ) from error
+        raise
 
 
 def _load_file(path: Path, entry: registry.Entry | None) -> keras.Model:
@@ -97,22 +112,29 @@ def _load_file(path: Path, entry: registry.Entry | None) -> keras.Model:
 def _load_keras(path: Path, entry: registry.Entry | None) -> keras.Model:
     try:
         model = keras.models.load_model(path, compile=False)
-    except (ValueError, TypeError, OSError, KeyError) as error:
+    except (ValueError, TypeError, OSError, KeyError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not a readable Keras model: {error}") from error
     if isinstance(getattr(model, "output", None), dict):  # the converter's networks with their heads
-        model = model.get_layer(index=1)
+        return _with_entry_preprocessing(model.get_layer(index=1), entry)
     try:
         model = encoder_of(model)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    features = model.output_shape[-1]
-    if entry is not None and features != entry.feature_size:
-        raise ValueError(
-            f"{path} is of another architecture than {entry.name}: {features} features, expected "
-            f"{entry.feature_size}."
-        )
-    if any(isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)) for layer in model.layers):
+    if entry is not None:
+        found = model.output_shape[-1], files.count_parameters(model)
+        expected = entry.feature_size, entry.parameters
+        if found != expected:
+            raise ValueError(
+                f"{path} is of another architecture than {entry.name}: (features, parameters) are {found}, expected {expected}."
+            )
+    if not is_bare(model):
         return model
+    if entry is None:
+        warnings.warn(
+            f"{path} is an encoder without normalisation: that of ImageNet, and resizing to 224 pixels, are put before it. If "
+            "it was trained otherwise, wrap it in networks.with_preprocessing before saving it.",
+            stacklevel=4,
+        )
     return _with_entry_preprocessing(model, entry)
 
 
@@ -136,7 +158,10 @@ def _load_weights(path: Path, entry: registry.Entry | None) -> keras.Model:
             warnings.simplefilter("ignore")  # one warning a layer, before the error that matters
             encoder.load_weights(path)
     except (ValueError, OSError, KeyError) as error:
-        raise ValueError(f"{path} does not hold the weights of {encoder.name}: {error}") from error
+        raise ValueError(
+            f"{path} does not hold the weights of {encoder.name}, as the converter and save_weights of a "
+            f"build_encoder write them: {str(error).splitlines()[0]}"
+        ) from error
     return _with_entry_preprocessing(encoder, entry)
 
 

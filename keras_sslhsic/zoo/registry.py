@@ -80,9 +80,11 @@ class Entry:
         """Reads an entry back.
 
         Raises:
-            ValueError: if it is not JSON, or has fields that an entry has not.
+            ValueError: if it is no mapping in JSON, or has fields that an entry has not.
         """
         fields: dict[str, Any] = json.loads(text)
+        if not isinstance(fields, dict):
+            raise ValueError(f"A registry entry is a mapping, found {type(fields).__name__}.")
         unknown = set(fields) - {field.name for field in dataclasses.fields(cls)}
         if unknown:
             raise ValueError(f"A registry entry has no field {', '.join(sorted(unknown))}.")

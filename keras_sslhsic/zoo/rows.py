@@ -1,12 +1,16 @@
 """Files of features, a row for each image: .npz and .parquet."""
 
+import os
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_sslhsic.zoo import files
+
+ENDINGS = (".npz", ".parquet")
 
 
 class Row(NamedTuple):
@@ -28,7 +32,7 @@ def read(paths: list[Path], encoder_id: str) -> dict[str, Row]:
         if not path.exists():
             continue
         try:
-            found, written_by = (_read_parquet if path.suffix == ".parquet" else _read_npz)(path)
+            found, written_by = (_read_parquet if path.suffix.lower() == ".parquet" else _read_npz)(path)
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"{path} was not written by this command: remove it, or choose another output ({error})."
@@ -41,7 +45,18 @@ def read(paths: list[Path], encoder_id: str) -> dict[str, Row]:
 
 def write(path: Path, rows: dict[str, Row], encoder_id: str) -> None:
     """Writes rows, all or nothing, to ``NAME.npz`` or ``NAME.parquet``, which does not hold the broken ones."""
-    (_write_npz if path.suffix == ".npz" else _write_parquet)(path, rows, encoder_id)
+    (_write_npz if path.suffix.lower() == ".npz" else _write_parquet)(path, rows, encoder_id)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raises ValueError for a name that .parquet cannot hold."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"The file name {os.fsencode(name)!r} is not UTF-8, as .parquet needs: write NAME.npz."
+            ) from None
 
 
 def _columns(rows: dict[str, Row]) -> tuple[list[str], np.ndarray, np.ndarray]:

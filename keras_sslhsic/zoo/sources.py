@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import urllib.parse
 import warnings
 from pathlib import Path
@@ -36,12 +37,19 @@ def find(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path) 
     if given is None:
         return _published(entry, cache)
     given = str(given)
+    if not given:
+        raise ValueError('The place of the weights is empty: give a path, an address or "random".')
     if "://" not in given:
         return in_folder(Path(given), entry.name)
     address, fragment = urllib.parse.urldefrag(given)
     if weights is None:  # the base address of a mirror
         address = f"{address.rstrip('/')}/{entry.name}.weights.h5"
-    return _cached(address, cache, dict(urllib.parse.parse_qsl(fragment)).get("sha256"))
+    known = re.fullmatch("(?:sha256=([0-9a-fA-F]{64}))?", fragment)
+    if known is None:
+        raise ValueError(
+            f"Expected #sha256= and 64 hexadecimal digits at the end of the address, found #{fragment}."
+        )
+    return _cached(address, cache, known[1])
 
 
 def in_folder(path: Path, name: str | None = None) -> Path:
@@ -58,8 +66,9 @@ def in_folder(path: Path, name: str | None = None) -> Path:
     names = [ENCODER_FILE] if name is None else [f"{name}.weights.h5", f"{name}.keras", ENCODER_FILE]
     for candidate in names:
         if (path / candidate).is_file():
-            if candidate == ENCODER_FILE and (path / ENTRY_FILE).is_file():
-                _check_entry(path / candidate, path / ENTRY_FILE)
+            entry = entry_beside(path / candidate)
+            if entry is not None:
+                download.check_sha256(path / candidate, entry.sha256)
             return path / candidate
     raise FileNotFoundError(
         f"The folder {path} holds no {' or '.join(names)}: it is no mirror of the zoo, no folder of "
@@ -67,12 +76,15 @@ def in_folder(path: Path, name: str | None = None) -> Path:
     )
 
 
-def _check_entry(encoder: Path, entry: Path) -> None:
+def entry_beside(encoder: Path) -> registry.Entry | None:
+    """The registry entry that `save_pretrained` wrote for an encoder.keras; None if it did not write that."""
+    file = encoder.with_name(ENTRY_FILE)
+    if encoder.name != ENCODER_FILE or not file.is_file():
+        return None
     try:
-        expected = registry.Entry.from_json(entry.read_text("utf-8")).sha256
+        return registry.Entry.from_json(file.read_text("utf-8"))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{entry} is damaged: save the encoder again ({error}).") from error
-    download.check_sha256(encoder, expected)
+        raise ValueError(f"{file} is damaged: save the encoder again ({error}).") from error
 
 
 def _published(entry: registry.Entry, cache: Path) -> Path:
@@ -98,11 +110,19 @@ def _cached(url: str, cache: Path, sha256: str | None) -> Path:
         raise ValueError(f"The address {url!r} names no file.")
     # Two addresses may end in the same name.
     target = cache / f"{hashlib.sha256(url.encode()).hexdigest()[:8]}-{name}"
-    if not _intact(target):
+    if not _intact(target) or (sha256 and files.sha256(target) != sha256.lower()):
         download.fetch(url, target, sha256)
         _write_hash(target)
-    download.check_sha256(target, sha256)
     return target
+
+
+def forget(path: Path, cache: Path) -> bool:
+    """Removes a file from the cache that turned out to be unusable, so that it is fetched again; whether it was there."""
+    if path.parent != cache:
+        return False
+    for file in (path, _hash_file(path)):
+        file.unlink(missing_ok=True)
+    return True
 
 
 def _hash_file(path: Path) -> Path:

@@ -45,6 +45,7 @@ _BROKEN = (
     ValueError,
     ImportError,
     MemoryError,
+    OverflowError,
 )
 
 

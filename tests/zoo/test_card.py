@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import keras
@@ -6,7 +7,7 @@ import pytest
 
 from keras_sslhsic.networks import build_encoder, with_preprocessing
 from keras_sslhsic.zoo import files, pack, registry
-from keras_sslhsic.zoo.card import save_pretrained
+from keras_sslhsic.zoo.card import FACTS, save_pretrained
 from keras_sslhsic.zoo.pretrained import load_pretrained
 from keras_sslhsic.zoo.registry import Entry
 
@@ -57,7 +58,7 @@ def test_the_card_says_what_is_not_known(encoder, tmp_path):
 
 
 def test_bad_facts_are_refused_before_anything_is_written(encoder, tmp_path):
-    with pytest.raises(ValueError, match="colour is no field of a registry entry"):
+    with pytest.raises(ValueError, match="colour is no fact to state; those are architecture, width"):
         save_pretrained(encoder, tmp_path / "a", colour=3)
     with pytest.raises(ValueError, match=r"may not hold a path, found '\.\./b'"):
         save_pretrained(encoder, tmp_path / "a", name="../b")
@@ -75,6 +76,63 @@ def test_files_of_something_else_are_not_replaced(encoder, tmp_path):
         save_pretrained(encoder, tmp_path / "mine")
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"metrics": {"kNN": "high"}},
+        {"metrics": "82"},
+        {"metrics": None},
+        {"metrics": {"a": {"b": 1.0}}},
+        {"licence": 3},
+        {"width": "wide"},
+        {"mean": 5},
+        {"parameters": 1},
+    ],
+)
+def test_a_save_that_fails_leaves_the_one_before(facts, encoder, tmp_path):
+    save_pretrained(encoder, tmp_path / "mine", metrics={"kNN": np.float32(1)}, licence="MIT")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
+    other = with_preprocessing(build_encoder("r18_1x", width=0.0625), 0.5, 0.25)
+    with pytest.raises(ValueError, match=next(iter(facts))):
+        save_pretrained(other, tmp_path / "mine", **facts)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()} == before
+
+
+def test_an_edited_card_is_not_replaced(encoder, tmp_path):
+    save_pretrained(encoder, tmp_path / "mine")
+    card = tmp_path / "mine" / "README.md"
+    card.write_text(card.read_text() + "Used by the shop.\n")
+    before = card.read_text()
+    with pytest.raises(FileExistsError, match=r"README\.md was edited"):
+        save_pretrained(encoder, tmp_path / "mine", recipe="another")
+    assert card.read_text() == before
+
+
+def test_facts_go_with_the_encoder(tmp_path):
+    bundled = registry.get("r18_fashion")
+    entry = save_pretrained(load_pretrained("r18_fashion"), tmp_path / "a", recipe="mine")
+    for fact in (*FACTS, "name", "mean", "std", "input_size", "parameters"):
+        if fact != "recipe":
+            assert getattr(entry, fact) == getattr(bundled, fact), fact
+    assert entry.recipe == "mine"
+    again = save_pretrained(load_pretrained(tmp_path / "a"), tmp_path / "b")
+    assert again == dataclasses.replace(entry, sha256=again.sha256, size=again.size)
+    trained = save_pretrained(load_pretrained(tmp_path / "a", trainable=True), tmp_path / "c")
+    assert (trained.licence, trained.metrics, trained.metrics_source) == (entry.licence, {}, "")
+
+
+@pytest.mark.parametrize("normalise", [lambda x: x / 255.0, keras.layers.Rescaling(1 / 255)])
+def test_encoders_of_other_builders_are_saved(normalise, tmp_path):
+    images = keras.Input((8, 8, 3))
+    features = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3)(normalise(images)))
+    encoder = keras.Model(images, features)
+    entry = save_pretrained(encoder, tmp_path / "mine")
+    assert (entry.mean, entry.std) in {((), ()), ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))}
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
+    expected = encoder(pixels.astype(np.float32))
+    np.testing.assert_allclose(load_pretrained(tmp_path / "mine")(pixels), expected, atol=1e-6)
+
+
 def test_an_altered_folder_is_refused(encoder, tmp_path):
     save_pretrained(encoder, tmp_path / "mine")
     load_pretrained(tmp_path / "mine")
@@ -83,9 +141,10 @@ def test_an_altered_folder_is_refused(encoder, tmp_path):
     )
     with pytest.raises(ValueError, match=r"encoder\.keras has SHA-256 .*altered or damaged"):
         load_pretrained(tmp_path / "mine")
-    (tmp_path / "mine" / "pretrained.json").write_text("{")
-    with pytest.raises(ValueError, match=r"pretrained\.json is damaged"):
-        load_pretrained(tmp_path / "mine")
+    for text in ("{", "[]", '{"name": "mine"}'):
+        (tmp_path / "mine" / "pretrained.json").write_text(text)
+        with pytest.raises(ValueError, match=r"pretrained\.json is damaged"):
+            load_pretrained(tmp_path / "mine")
 
 
 def test_a_run_is_packed_for_the_wheel(tmp_path, monkeypatch):

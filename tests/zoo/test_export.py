@@ -15,6 +15,7 @@ from keras_sslhsic.networks import with_preprocessing
 from keras_sslhsic.zoo import export as export_module
 from keras_sslhsic.zoo.encoder import PretrainedEncoder
 from keras_sslhsic.zoo.export import export_litert, export_onnx, export_saved_model
+from keras_sslhsic.zoo.extract import extract
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_encoded_files_of_any_size_in_one_batch(encoder, real_images, saved_mode
     jpeg = tf.io.encode_jpeg(real_images[1][1], quality=95)
     features = served(bytes=tf.stack([*png, jpeg]))["features"]
     expected = [encoder(images[:1])[0] for images in real_images]
-    expected.append(encoder(tf.io.decode_jpeg(jpeg)[None])[0])
+    expected.append(encoder(decode(jpeg.numpy())[None])[0])
     np.testing.assert_allclose(features, expected, atol=1e-4)
 
 
@@ -60,6 +61,52 @@ def test_encoded_files_of_different_sizes_for_an_encoder_of_any_size(encoder, re
     np.testing.assert_allclose(served(bytes=tf.stack(png))["features"], expected, atol=1e-4)
 
 
+def _opaque(colours):
+    file = io.BytesIO()
+    Image.fromarray(colours).save(file, "PNG")
+    return file.getvalue()
+
+
+RESIZING = {
+    "bilinear": {},
+    "antialias": {"antialias": True},
+    "bicubic": {"interpolation": "bicubic"},
+    "nearest": {"interpolation": "nearest"},
+    "lanczos": {"interpolation": "lanczos3"},
+    "padded": {"pad_to_aspect_ratio": True, "fill_value": 9.0},
+    "cropped": {"crop_to_aspect_ratio": True},
+    "of maps": {"maps": True},
+    "read twice": {"twice": True},
+}
+
+
+@pytest.mark.parametrize("kind", RESIZING)
+@pytest.mark.parametrize("normalise", [True, False])
+def test_images_of_any_size_are_resized_as_the_model_does(kind, normalise, real_images, tmp_path):
+    options = dict(RESIZING[kind])
+    maps, twice = options.pop("maps", False), options.pop("twice", False)
+    pixels = keras.Input((None, None, 3))
+    x = keras.layers.Rescaling(1 / 60, [-1.0, -2.0, -0.5])(pixels) if normalise else pixels
+    x = keras.layers.Conv2D(4, 3, padding="same")(x) if maps else x
+    resized = keras.ops.image.resize(x, (12, 12), **options)
+    features = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3, activation="relu")(resized))
+    if twice:
+        features += keras.ops.max(x, (1, 2))[:, :1]
+    encoder = keras.Model(pixels, features)
+    for i, images in enumerate(real_images):
+        (tmp_path / "images").mkdir(exist_ok=True)
+        Image.fromarray(images[0]).save(tmp_path / "images" / f"{i}.png")
+    expected = np.concatenate([encoder(images[:1].astype(np.float32)) for images in real_images])
+    extracted = extract(encoder, tmp_path / "images", tmp_path / "out.npz").out
+    np.testing.assert_allclose(np.load(extracted)["features"], expected, rtol=1e-4, atol=1e-4)
+    if kind == "padded":
+        return  # Keras pads by the sizes that the graph knows
+    export_saved_model(encoder, tmp_path / "model")
+    served = tf.saved_model.load(str(tmp_path / "model")).signatures["encoded"]
+    files = tf.stack([tf.io.encode_png(images[0]) for images in real_images])
+    np.testing.assert_allclose(served(bytes=files)["features"], expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_encoded_files_of_every_kind(channels, tmp_path):
     pixels = keras.Input((16, 16, channels))
@@ -68,17 +115,23 @@ def test_encoded_files_of_every_kind(channels, tmp_path):
     served = tf.saved_model.load(str(tmp_path / "model")).signatures["encoded"]
     colours = np.random.default_rng(0).integers(0, 256, (4, 4, 3), np.uint8).repeat(4, 0).repeat(4, 1)
     compared = 0
-    for mode in ("RGB", "L", "RGBA", "LA", "CMYK"):
+    kept = np.where(np.arange(16)[:, None, None] < 8, 255, 128).astype(np.uint8).repeat(16, 1)
+    for mode in ("RGB", "L", "RGBA", "LA", "CMYK", "transparent"):
         for kind in ("JPEG", "PNG", "BMP", "GIF", "WEBP"):
             file = io.BytesIO()
             try:
-                Image.fromarray(colours).convert(mode).save(file, kind, lossless=True)
+                if mode == "transparent":
+                    image = Image.fromarray(np.concatenate([colours, kept], -1))
+                else:
+                    image = Image.fromarray(colours).convert(mode)
+                image.save(file, kind, lossless=True, exact=True)
             except (OSError, ValueError):  # there are no such files
                 continue
             features = served(bytes=tf.constant([file.getvalue()]))["features"]
             expected = decode(file.getvalue(), channels).reshape(1, -1)
-            levels = 4 if kind == "JPEG" else 1  # TensorFlow's cosine transform is a fast one
-            np.testing.assert_allclose(features, expected, atol=levels, err_msg=f"{mode} {kind}")
+            if mode == "transparent" and channels != 4:  # dropped, where `decode` lays it on white
+                expected = decode(_opaque(colours), channels).reshape(1, -1)
+            np.testing.assert_allclose(features, expected, atol=1, err_msg=f"{mode} {kind}")
             compared += 1
     assert compared >= 18
 
@@ -169,7 +222,7 @@ def test_it_serves_and_fine_tunes_where_this_package_is_not(
 def test_an_earlier_export_is_replaced_by_that_of_a_frozen_encoder(encoder, saved_model, tmp_path):
     flags = [layer.trainable for layer in encoder._flatten_layers()]
     shutil.copytree(saved_model, tmp_path / "model")
-    (tmp_path / "model" / "old").touch()
+    before = (tmp_path / "model" / "saved_model.pb").stat().st_ino
     frozen = PretrainedEncoder(encoder.inputs[0], encoder.outputs[0])
     frozen.trainable = False
     try:
@@ -180,17 +233,45 @@ def test_an_earlier_export_is_replaced_by_that_of_a_frozen_encoder(encoder, save
     finally:
         for layer, flag in zip(list(encoder._flatten_layers()), flags, strict=True):
             layer.trainable = flag
-    assert not (tmp_path / "model" / "old").exists()
+    assert (tmp_path / "model" / "saved_model.pb").stat().st_ino != before
     loaded = tf.saved_model.load(str(tmp_path / "model"))
     assert len(loaded.trainable_variables) == len(tf.saved_model.load(str(saved_model)).trainable_variables)
 
 
 def test_other_things_are_not_replaced(encoder, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    for path in (tmp_path, tmp_path / "thesis.tex"):
-        with pytest.raises(ValueError, match="taken by something that is no SavedModel"):
+    for path, message in ((tmp_path, "holds thesis.tex, and"), (tmp_path / "thesis.tex", "is a file")):
+        with pytest.raises(ValueError, match=message):
             export_saved_model(encoder, path)
     assert (tmp_path / "thesis.tex").read_text() == "mine"
+    tf.saved_model.save(tf.Module(), str(tmp_path / "foreign"))
+    with pytest.raises(ValueError, match="holds a SavedModel of something else"):
+        export_saved_model(encoder, tmp_path / "foreign")
+
+
+@pytest.mark.parametrize("file", ["notes.txt", "assets/words.txt", "assets.extra/tf_serving_warmup_requests"])
+def test_what_lies_in_an_export_is_not_lost(file, encoder, saved_model, tmp_path):
+    shutil.copytree(saved_model, tmp_path / "model")
+    (tmp_path / "model" / file).parent.mkdir(exist_ok=True)
+    (tmp_path / "model" / file).write_text("mine")
+    with pytest.raises(ValueError, match=f"holds {file.split('/')[0]}.*only an earlier export is replaced"):
+        export_saved_model(encoder, tmp_path / "model")
+    assert (tmp_path / "model" / file).read_text() == "mine"
+
+
+def test_a_link_stays_one(encoder, saved_model, tmp_path):
+    shutil.copytree(saved_model, tmp_path / "1")
+    (tmp_path / "current").symlink_to(tmp_path / "1")
+    (tmp_path / "next").symlink_to(tmp_path / "2")  # leads nowhere yet
+    for name in ("current", "next"):
+        export_saved_model(encoder, tmp_path / name)
+        assert (tmp_path / name).is_symlink() and (tmp_path / name / "saved_model.pb").exists()
+
+
+@pytest.mark.parametrize("function", [export_litert, export_onnx])
+def test_a_folder_in_the_way_of_a_file(function, encoder, tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder: give the name of a file"):
+        function(encoder, tmp_path)
 
 
 def test_litert_gives_the_same_features(encoder, real_images, tmp_path):

@@ -1,3 +1,5 @@
+import os
+
 import keras
 import numpy as np
 import pytest
@@ -112,9 +114,58 @@ def test_an_output_of_other_images_is_not_replaced(encoder, folder, tmp_path):
     (other / "a").mkdir(parents=True)
     for name in ("a/1.png", "new.png"):  # the first has the name of another image
         Image.fromarray(images["b/1.png"]).save(other / name)
-    with pytest.raises(ValueError, match=r"out\.npz holds 8 other images: none of them is in"):
+    with pytest.raises(
+        ValueError, match=r"out\.npz holds other images: none of its 8 files is in .* as it was"
+    ):
         extract(encoder, other, tmp_path / "out.npz")
     assert (tmp_path / "out.npz").read_bytes() == before
+
+
+def test_images_are_not_read_far_ahead(encoder, folder, tmp_path, monkeypatch):
+    root, images = folder
+    waiting, most = 0, 0
+    decode = module.decode.decode
+
+    def read(*arguments):
+        nonlocal waiting, most
+        waiting += 1
+        most = max(most, waiting)
+        return decode(*arguments)
+
+    def predict(batch):
+        nonlocal waiting
+        waiting -= len(batch)
+        return encoder(batch)
+
+    for i in range(40):
+        Image.fromarray(images["a/1.png"]).save(root / "a" / f"more{i}.png")
+    monkeypatch.setattr(module.decode, "decode", read)
+    monkeypatch.setattr(encoder, "predict_on_batch", predict)
+    assert extract(encoder, root, tmp_path / "out.npz", batch_size=2).rows == 47
+    assert most <= 10
+
+
+def test_names_that_are_not_utf8(encoder, folder, tmp_path):
+    root, images = folder
+    names = [b"\xff\xfe.png", b"\xff\xfd.png"]
+    for name in names:
+        Image.fromarray(images["a/1.png"]).save(os.fsdecode(os.path.join(os.fsencode(root), name)))
+    (root / os.fsdecode(names[1])).write_bytes(b"")
+    result = extract(encoder, root, tmp_path / "out.npz")
+    assert os.fsdecode(names[1]) in result.broken and result.rows == 8
+    assert names[1] in (tmp_path / "out.npz.broken.txt").read_bytes()
+    with pytest.raises(ValueError, match=r"is not UTF-8, as \.parquet needs"):
+        extract(encoder, root, tmp_path / "out.parquet")
+
+
+def test_capitals_and_what_lies_in_the_folder_between(encoder, folder, tmp_path):
+    root, _ = folder
+    parts = tmp_path / "OUT.NPZ.parts"
+    parts.mkdir()
+    (parts / "mine.txt").write_text("mine")
+    assert extract(encoder, root, tmp_path / "OUT.NPZ").rows == 7
+    assert extract(encoder, root, tmp_path / "OUT.NPZ").computed == 0
+    assert [(p.name, p.read_text()) for p in parts.iterdir()] == [("mine.txt", "mine")]
 
 
 def test_a_place_that_cannot_be_written_is_found_before_the_work(encoder, folder, monkeypatch):

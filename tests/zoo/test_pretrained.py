@@ -189,12 +189,69 @@ def test_a_published_pickle_is_converted_once(zoo, server, data_folder, monkeypa
 def test_bundled_files_are_verified(zoo, encoder, monkeypatch, tmp_path):
     monkeypatch.setattr(registry, "BUNDLED", tmp_path)
     encoder.save(tmp_path / "small.keras")
-    fields = {"file": "small.keras", "feature_size": 8}
+    parameters = files.count_parameters(encoder)
+    fields = {"file": "small.keras", "feature_size": 8, "parameters": parameters}
     zoo(sha256=files.sha256(tmp_path / "small.keras"), **fields)
     assert load_pretrained("small").output_shape == (None, 8)
     zoo(sha256="0" * 64, **fields)
     with pytest.raises(ValueError, match="expected 0000"):
         load_pretrained("small")
+
+
+@pytest.mark.parametrize("name", ["small.weights.h5", "small.keras"])
+@pytest.mark.parametrize("damage", ["page", "flipped", "other"])
+def test_what_turned_out_unusable_is_fetched_again(zoo, weights, server, tmp_path, name, damage):
+    encoder = build_encoder("r18_1x", width=0.0625)
+    encoder.load_weights(weights)
+    zoo(parameters=files.count_parameters(encoder))
+    if name.endswith(".keras"):
+        encoder.save(tmp_path / name)
+    good = (tmp_path / name if name.endswith(".keras") else weights).read_bytes()
+    flipped = bytearray(good)
+    flipped[len(good) // 2 : len(good) // 2 + 200] = bytes(200)
+    other = build_encoder("r18_1x", width=0.125)
+    other.save(tmp_path / f"other{name[5:]}") if name.endswith(".keras") else other.save_weights(
+        tmp_path / f"other{name[5:]}"
+    )
+    bad = {
+        "page": b"<html>",
+        "flipped": bytes(flipped),
+        "other": (tmp_path / f"other{name[5:]}").read_bytes(),
+    }
+    address, cache = f"{server.url}/{name}", tmp_path / "c"
+    server.content = bad[damage]
+    try:
+        load_pretrained("small", address, cache)
+    except ValueError as error:
+        assert "removed from the cache" in str(error)
+        assert list(cache.iterdir()) == []
+    else:  # HDF5 has no checksum
+        assert (damage, name) == ("flipped", "small.weights.h5")
+        return
+    server.content = good
+    np.testing.assert_allclose(
+        load_pretrained("small", address, cache)(images()), features(weights), atol=1e-5
+    )
+
+
+def test_another_hash_is_another_file(zoo, weights, server, tmp_path):
+    address, cache = f"{server.url}/small.weights.h5", tmp_path / "c"
+    server.content = weights.read_bytes()
+    load_pretrained("small", address, cache)
+    build_encoder("r18_1x", width=0.0625).save_weights(weights)
+    server.content = weights.read_bytes()
+    updated = f"{address}#sha256={hashlib.sha256(server.content).hexdigest().upper()}"
+    for _ in range(2):
+        np.testing.assert_allclose(
+            load_pretrained("small", updated, cache)(images()), features(weights), atol=1e-5
+        )
+    assert server.requests == 2
+
+
+@pytest.mark.parametrize("end", ["#sha256=", "#md5=1", "#sha256=12"])
+def test_what_is_no_hash_is_refused(zoo, end):
+    with pytest.raises(ValueError, match="Expected #sha256= and 64 hexadecimal digits"):
+        load_pretrained("small", f"http://127.0.0.1:9/small.weights.h5{end}")
 
 
 # Downloads
@@ -314,12 +371,37 @@ def test_weights_of_another_architecture(zoo, encoder, data_folder, tmp_path):
         with pytest.raises(ValueError, match=r"wide.*does not hold the weights of r18_1x"):
             load_pretrained("small", tmp_path / "wide.weights.h5")
     encoder.save(tmp_path / "tiny.keras")
-    with pytest.raises(ValueError, match=r"another architecture than small: 8 features, expected 32"):
+    with pytest.raises(ValueError, match=r"another architecture than small: .* \(8, 3720\), expected \(32, "):
         load_pretrained("small", tmp_path / "tiny.keras")
     with pytest.raises(ValueError, match=r"another architecture.*expected r18_1x"):
         load_pretrained("small", data_folder / "checkpoint_tiny.npy")
     with pytest.raises(ValueError, match="does not say of which network"):
         load_pretrained(tmp_path / "wide.weights.h5")
+
+
+@pytest.mark.parametrize("kind", ["divided", "nested", "raw", "four channels"])
+def test_own_models_are_taken_as_they_are(kind, tmp_path):
+    channels = 4 if kind == "four channels" else 3
+    pixels = keras.Input((None, None, channels))
+    nested = keras.Sequential([keras.layers.Rescaling(1 / 127.5, -1.0)])
+    x = {"divided": lambda: pixels / 255.0, "nested": lambda: nested(pixels)}.get(kind, lambda: pixels)()
+    x = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3, activation="relu")(x))
+    model = keras.Model(pixels, x)
+    model.save(tmp_path / "own.keras")
+    given = np.random.default_rng(0).integers(0, 256, (2, 20, 20, channels), np.uint8)
+    np.testing.assert_allclose(
+        load_pretrained(tmp_path / "own.keras")(given), model(given.astype(np.float32)), rtol=1e-5
+    )
+
+
+def test_a_network_without_preprocessing_gets_that_of_imagenet_and_a_warning(tmp_path):
+    network = build_encoder("r18_1x", width=0.0625)
+    network.save(tmp_path / "bare.keras")
+    with pytest.warns(UserWarning, match="without normalisation: that of ImageNet"):
+        encoder = load_pretrained(tmp_path / "bare.keras")
+    given = images(224)
+    expected = network(((given / 255 - registry.IMAGENET_MEAN) / registry.IMAGENET_STD).astype(np.float32))
+    np.testing.assert_allclose(encoder(given), expected, atol=1e-4)
 
 
 def test_a_model_that_is_no_encoder(tmp_path):
@@ -343,6 +425,8 @@ def test_a_model_that_is_no_encoder(tmp_path):
         (np.zeros((0, 32, 32, 3), np.uint8), r"batch of images is empty"),
         (np.full((1, 32, 32, 3), np.nan, np.float32), r"NaN or Inf"),
         (np.full((1, 32, 32, 3), np.inf, np.float32), r"NaN or Inf"),
+        (np.ones((1, 32, 32, 3), bool), r"found bool"),
+        (np.ones((1, 32, 32, 3), complex), r"found complex128"),
     ],
 )
 def test_bad_images_are_refused(zoo, bad, message):
@@ -352,10 +436,17 @@ def test_bad_images_are_refused(zoo, bad, message):
             call(bad)
 
 
+def test_a_list_is_no_array(zoo):
+    with pytest.raises(ValueError, match=r"found a list: np\.stack"):
+        load_pretrained("small", weights="random")([images()[0], images()[1]])
+
+
 def test_images_in_0_1_warn_and_others_do_not(zoo):
     encoder = load_pretrained("small", weights="random")
     with pytest.warns(UserWarning, match=r"expects \[0, 255\]: multiply by 255"):
         encoder(images().astype(np.float32) / 255)
+    with pytest.warns(UserWarning, match=r"expects \[0, 255\]"):
+        encoder(images().astype(np.float32) / 127.5 - 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         encoder(images().astype(np.float32))
