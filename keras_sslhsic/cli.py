@@ -255,7 +255,17 @@ def _evaluate(options):
         arguments = {key: value for key, value in given.items() if value is not None}
         if options.protocol != "knn":
             arguments["seed"] = options.seed
-        splits = _splits(options, encoder.input_shape[-1])
+        splits = evaluation.labelled_splits(
+            options.data,
+            options.protocol,
+            {name: getattr(options, f"{name}_split") for name in ("train", "test", "validation")},
+            options.data_dir,
+            options.max_broken,
+            image_size=options.image_size,
+            channels=encoder.input_shape[-1],
+            batch_size=options.batch_size,
+            seed=options.seed,
+        )
         result = evaluation.evaluate(options.protocol, encoder, verbose=True, **splits, **arguments)
     results.append(
         out, result.record(encoder=name, encoder_hash=evaluation.encoder_hash(encoder), data=options.data)
@@ -280,47 +290,6 @@ def _own_data(options):
 
 def _percent(share):
     return f"{100 * share:.1f}"
-
-
-def _splits(options, channels):
-    """{"train", "test"} of --data, "validation" too where it is needed, with as many channels as the encoder reads."""
-    from keras_sslhsic import data
-
-    if options.data == "bundled":
-        return dict(zip(("train", "test"), data.bundled.load(), strict=True))
-    names = ["train", "test", *(["validation"] if options.protocol == "linear" else [])]
-    shared = {
-        "batch_size": options.batch_size,
-        "image_size": options.image_size,
-        "channels": channels,
-        "epochs": 1,
-    }
-    # Networks are trained on the batches as they come, and need their number; features on every image.
-    trained = {name for name in names if options.protocol in ("linear", "finetune") and name != "test"}
-    order = {
-        name: {"shuffle": name in trained, "drop_remainder": name in trained, "seed": options.seed}
-        for name in names
-    }
-    folder = Path(options.data)
-    if folder.is_dir():
-        missing = [name for name in names if not (folder / name).is_dir()]
-        if missing:
-            raise ValueError(
-                f"{folder} needs the sub-folders {' and '.join(names)} with a folder a class in each; missing: "
-                f"{', '.join(missing)}."
-            )
-        shared["max_broken"] = options.max_broken
-        return {name: data.from_folder(folder / name, labels=True, **shared, **order[name]) for name in names}
-    return {
-        name: data.from_tfds(
-            options.data,
-            getattr(options, f"{name}_split"),
-            data_dir=options.data_dir,
-            **shared,
-            **order[name],
-        )
-        for name in names
-    }
 
 
 def _report(options):

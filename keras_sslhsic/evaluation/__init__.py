@@ -9,6 +9,7 @@ from keras_sslhsic.evaluation.logistic import LogisticResult, logistic_regressio
 from keras_sslhsic.evaluation.protocols import PROTOCOLS, evaluate
 from keras_sslhsic.evaluation.report import report
 from keras_sslhsic.evaluation.results import Result
+from keras_sslhsic.evaluation.splits import labelled_splits
 from keras_sslhsic.evaluation.transfer import TransferSet, transfer
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "extract_labelled_features",
     "finetune",
     "knn",
+    "labelled_splits",
     "linear",
     "linear_features",
     "logistic_regression",
