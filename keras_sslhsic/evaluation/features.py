@@ -222,7 +222,7 @@ def _settings(layer):
     return {
         key: value
         for key, value in layer.get_config().items()
-        if key not in ("name", "layers", "build_config")
+        if key not in ("name", "layers", "build_config", "trainable")
     }
 
 

@@ -43,6 +43,8 @@ def as_dataset(x: Any, y: Any, batch_size: int, seed: int, epoch: int) -> Any:
     if isinstance(x, dict) and isinstance(x.get("image"), (np.ndarray, tf.Tensor)):
         x, y = x["image"], x.get("label", y)
     if isinstance(x, (np.ndarray, tf.Tensor)):
+        if np.ndim(y) == 2 and np.shape(y)[1] == 1:  # as Keras's own data sets have them
+            y = np.reshape(y, [-1])
         return from_arrays(x, y, batch_size=batch_size, seed=seed, start=(epoch, 0))
     return x
 
@@ -113,12 +115,28 @@ def check(
             _check_range(image)
 
 
-def check_call(images: Any, wanted: tuple[int | None, int | None, int]) -> None:
+def check_given(x: Any, wanted: tuple[int | None, int | None, int], least: int = 1) -> None:
+    """As `check_call`, of what `predict` and `evaluate` take: of a dataset the shape, and of floats the first batch."""
+    if isinstance(x, tf.data.Dataset):
+        images, _ = unpack(x.element_spec)
+        if not isinstance(images, tuple) and images.shape.rank is not None:
+            _check_shape(images.shape.as_list(), wanted)
+            if images.dtype != tf.uint8:
+                for batch in x.take(1):
+                    _check_range(unpack(batch)[0])
+        return
+    given = x is None or isinstance(x, (np.ndarray, tf.Tensor, list, dict))
+    if given and not (isinstance(x, dict) and isinstance(unpack(x)[0], tuple)):  # crops
+        check_call(x, wanted, least)
+
+
+def check_call(images: Any, wanted: tuple[int | None, int | None, int], least: int = 1) -> None:
     """Raises a ValueError for images that a trained model would fail on, or would give wrong features of.
 
     Args:
         images: array or eager tensor, uint8 or float in [0, 1]; or a dict with one.
         wanted: (height, width, channels) that the encoder reads; None in a place is free.
+        least: images that are needed.
     """
     check_form(images)
     images, _ = unpack(images)
@@ -126,7 +144,13 @@ def check_call(images: Any, wanted: tuple[int | None, int | None, int]) -> None:
         raise ValueError(
             "Features are those of images, and crops are views to train on: give {'image': images}."
         )
-    given = np.shape(images)
+    _check_shape(np.shape(images), wanted)
+    if len(images) < least:
+        raise ValueError(f"Expected at least {least} image{'s' * (least > 1)}, found {len(images)}.")
+    _check_range(images)
+
+
+def _check_shape(given, wanted):
     if len(given) != 4 or not _fits(given[1:], wanted):
         sides = (name if side is None else str(side) for name, side in zip("HWC", wanted, strict=True))
         hint = ""
@@ -135,7 +159,6 @@ def check_call(images: Any, wanted: tuple[int | None, int | None, int]) -> None:
         elif given[-1:] == (1,) and wanted[-1] == 3:
             hint = f": {_REPEAT}"
         raise ValueError(f"Expected images [B, {', '.join(sides)}], found the shape {list(given)}{hint}.")
-    _check_range(images)
 
 
 _REPEAT = "repeat the channel of the images, np.repeat(images, 3, axis=-1)"
@@ -145,6 +168,8 @@ def _check_range(images):
     if images.dtype == tf.uint8:
         return
     low, high = float(np.min(images)), float(np.max(images))
+    if not np.isfinite([low, high]).all():
+        raise ValueError("The images hold NaN or Inf.")
     if not (low >= -0.5 and high <= 1.5):  # resampling overshoots, by less than this
         raise ValueError(
             f"Images that are not uint8 must lie in [0, 1], found values from {low:g} to {high:g}: give them as uint8 in "

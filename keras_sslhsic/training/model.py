@@ -3,7 +3,6 @@
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import checks, compat, losses
@@ -240,13 +239,18 @@ class SSLHSIC(keras.Model):
             *args: as in `keras.Model.predict`.
             **kwargs: likewise.
         """
-        if x is None or isinstance(x, (np.ndarray, tf.Tensor, list, dict)):
-            batches.check_call(x, self.encoder.input_shape[1:])
+        batches.check_given(x, self.encoder.input_shape[1:])
         return super().predict(x, *args, **kwargs)
 
     def evaluate(self, x=None, *args, **kwargs):
-        """The metrics of images without training on them, as `keras.Model.evaluate`; `x` is as in `fit`."""
-        batches.check_form(x)
+        """The metrics of images without training on them, as `keras.Model.evaluate`.
+
+        Args:
+            x: as in `predict`. The last batch counts as much as the others, however small it is.
+            *args: as in `keras.Model.evaluate`.
+            **kwargs: likewise.
+        """
+        batches.check_given(x, (None, None, self.encoder.input_shape[-1]), least=2)
         return super().evaluate(x, *args, **kwargs)
 
     def call(self, images, training=False):
@@ -316,7 +320,7 @@ class SSLHSIC(keras.Model):
     def _evaluate_batch(self, data, training):
         """Loss (its mean over the replicas is the total), loss terms, z and labels of one batch."""
         images, labels = batches.unpack(data)
-        labels = None if labels is None else tf.reshape(labels, [-1])
+        labels = None if labels is None else tf.cast(tf.reshape(labels, [-1]), tf.int32)
         view_seed, loss_seed = self._seeds()
         z, features = self._hiddens(self._views(images, view_seed), training)
         if z.shape[1] < 2:
@@ -407,6 +411,11 @@ class SSLHSIC(keras.Model):
         faults = tf.stack([faults[0], tf.convert_to_tensor(outside)])
         first = compat.tensor(self.first_faults)
         self.first_faults.assign(tf.where(faults & (first < 0), compat.tensor(self.step), first))
+
+    @property
+    def metrics_names(self):
+        """Names of what `evaluate` returned last, in its order."""
+        return list(self.get_metrics_result())
 
     @property
     def metrics(self):

@@ -1,5 +1,6 @@
 """`save_pretrained`: an encoder with everything one has to know to use it again."""
 
+import math
 import os
 from collections.abc import Mapping
 from numbers import Real
@@ -9,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_sslhsic.evaluation.features import encoder_hash
 from keras_sslhsic.zoo import files
 from keras_sslhsic.zoo.encoder import encoder_of, is_bare, sides_seen
 from keras_sslhsic.zoo.registry import Entry
@@ -25,7 +27,7 @@ _CARD = """# {name}
 ```python
 import keras_sslhsic
 
-encoder = keras_sslhsic.load_pretrained("{folder}")
+encoder = keras_sslhsic.load_pretrained("{name}")  # the path of this folder
 features = encoder(images)  # [B, H, W, {channels}] uint8 or float in [0, 255] -> float32 [B, {feature_size}]
 ```
 
@@ -70,7 +72,7 @@ def save_pretrained(
 
     The folder gets ``encoder.keras`` (structure and weights), ``pretrained.json`` (its registry entry) and
     ``README.md`` (its model card). An encoder of `load_pretrained` brings its facts with it, those that are not stated
-    anew; of one that may have been trained since, because it is trainable, the metrics are left out.
+    anew; the metrics only with the weights that they were measured with.
 
     Args:
         model: an encoder of pixels (`load_pretrained`, `networks.with_preprocessing`), or a trained SSLHSIC.
@@ -109,7 +111,7 @@ def save_pretrained(
 
 
 def _carried(model: keras.Model) -> list[str]:
-    measured = ("metrics", "metrics_source") if model.trainable_variables else ()
+    measured = () if model.measured == encoder_hash(model) else ("metrics", "metrics_source")
     return [fact for fact in FACTS if fact not in measured]
 
 
@@ -117,11 +119,13 @@ def _check_replaceable(directory: Path) -> None:
     previous = entry_beside(directory / ENCODER_FILE)
     for name in (ENCODER_FILE, CARD_FILE):
         file = directory / name
-        if previous is None and file.exists():
+        own = previous is not None and (
+            name == CARD_FILE or previous.sha256 == (file.exists() and files.sha256(file))
+        )
+        if file.exists() and not own:
             raise FileExistsError(f"{directory} holds a {name} of something else: choose another folder.")
     card = directory / CARD_FILE
-    written = previous and format_card(previous, directory.resolve().name)
-    if written and card.exists() and card.read_text("utf-8", "replace") != written:
+    if previous is not None and card.exists() and card.read_bytes() != format_card(previous).encode():
         raise FileExistsError(
             f"{card} was edited since it was written: move it away to have it written anew."
         )
@@ -152,7 +156,7 @@ def save_entry(
             written.write_text(entry.to_json(), "utf-8")
         if card is not None:
             with files.written_whole(card) as written:
-                written.write_text(format_card(entry, card.parent.resolve().name), "utf-8")
+                written.write_bytes(format_card(entry).encode())
     return entry
 
 
@@ -182,10 +186,11 @@ def _checked(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (Real, np.number)) and not isinstance(value, bool)
+    number = isinstance(value, (Real, np.number)) and not isinstance(value, bool)
+    return number and math.isfinite(float(value))
 
 
-def format_card(entry: Entry, folder: str) -> str:
+def format_card(entry: Entry) -> str:
     """Formats the model card of an entry, in Markdown."""
     side = entry.input_size
     return _CARD.format(
@@ -195,7 +200,6 @@ def format_card(entry: Entry, folder: str) -> str:
             if key not in ("metrics", "input_size")
         },
         input="any size" if side is None else f"{side}x{side} pixels (others are resized)",
-        folder=folder,
         metrics="\n".join(f"- {key}: {value:.2f} %" for key, value in entry.metrics.items())
         or "Nothing yet.",
     )

@@ -22,9 +22,11 @@ class PretrainedEncoder(keras.Model):
 
     Attributes:
         entry: `zoo.registry.Entry` of what `load_pretrained` loaded; None where nothing is known of it.
+        measured: `encoder_hash` of the weights that the metrics of the entry belong to.
     """
 
     entry: Any = None
+    measured: str | None = None
 
     def __call__(self, images, *args, **kwargs):
         """Computes the features, float32 [B, F], of images [B, H, W, C], uint8 or float in [0, 255]."""
@@ -80,16 +82,19 @@ def resizer(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
         image = tf.cast(image, tf.float32)[tf.newaxis]
         if resize is not None:
             image = resize(image)
-        elif None not in (height, width):
-            image = tf.image.resize(image, (height, width))
+        elif (height, width) != (None, None):
+            free = tf.shape(image)[1:3]
+            image = tf.image.resize(image, (height or free[0], width or free[1]))
         return image[0]
 
     return fit
 
 
 def _resize_before(model: keras.Model) -> Any:
-    """The operation by which a model resizes its images before anything but normalising them, or None."""
-    if not compat.is_functional(model):
+    """The operation by which a model resizes images of any size before anything but normalising them, or None."""
+    if not compat.is_functional(model) or model.input_shape[1:3] != (None, None):
+        return None
+    if not tf.as_dtype(model.inputs[0].dtype).is_floating:  # whole numbers are rounded after it
         return None
     operation = compat.only_reader(compat.layer_before(model.inputs[0]))
     if (

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import warnings
@@ -37,7 +38,7 @@ def export(model: keras.Model, path: str | os.PathLike, keep_batch_norm: bool = 
             with a file, which cannot be trained on.
     """
     suffix = Path(path).suffix.lower()
-    if suffix[1:2].isalpha() and suffix not in (".tflite", ".onnx", ".savedmodel"):
+    if not re.fullmatch(r"|\.(v?\d.*|tflite|onnx|savedmodel)", suffix):
         raise ValueError(
             f"{path}: nothing is written to {suffix} files. Give NAME.tflite, NAME.onnx, or for a SavedModel the name "
             "of a folder without an ending."
@@ -199,9 +200,10 @@ def _check_replaceable(target: Path) -> None:
     if target.is_file():
         raise ValueError(f"{target} is a file: give the name of a folder for a SavedModel.")
     found = {str(file.relative_to(target)) for file in target.rglob("*")}
-    if not found or (NOTE_FILE in found and found <= EXPORTED):
+    links = {str(file.relative_to(target)) for file in target.rglob("*") if file.is_symlink()}
+    if not found or (NOTE_FILE in found and found <= EXPORTED and not links):
         return
-    others = sorted(found - EXPORTED) or ["a SavedModel of something else"]
+    others = sorted((found - EXPORTED) | links) or ["a SavedModel of something else"]
     raise ValueError(
         f"{target} holds {', '.join(others[:3])}{' ...' if len(others) > 3 else ''}, and only an earlier export is replaced: "
         "choose another path, or move that away."

@@ -85,12 +85,13 @@ def extract(
         rows.check_names(stamps)
     parts = out.with_name(f"{out.name}.parts")
     encoder_id = encoder_hash(encoder)
-    found = rows.read([out, *sorted(parts.glob("*.npz"))], encoder_id)
+    origin = rows.Origin(encoder_id, str(root.resolve()))
+    found, folders = rows.read([out, *sorted(parts.glob("*.npz"))], encoder_id)
     done = {name: row for name, row in found.items() if stamps.get(name) == row.stamp}
-    if found and not done:
+    if found and not done and origin.folder not in folders:
         raise ValueError(
-            f"{out} holds other images: none of its {len(found)} files is in {root} as it was. Choose another output, or "
-            "remove it to compute all of them again."
+            f"{out} holds other images: none of its {len(found)} files is in {root}, and they were in "
+            f"{', '.join(sorted(folders))}. Choose another output, or remove it to compute all of them again."
         )
 
     todo = [name for name in stamps if name not in done]
@@ -100,7 +101,7 @@ def extract(
             computed = _compute(encoder, root, {name: stamps[name] for name in names}, batch_size, bar)
             done.update(computed)
             if start + PART < len(todo):
-                rows.write(parts / f"{len(done):09d}.npz", computed, encoder_id)
+                rows.write(parts / f"{len(done):09d}.npz", computed, origin)
 
     done = {name: done[name] for name in stamps}
     broken = {name: row.reason for name, row in done.items() if row.features is None}
@@ -109,14 +110,14 @@ def extract(
         raise ValueError(
             f"None of the {len(done)} images under {root} can be read: {next(iter(broken.values()))}"
         )
-    rows.write(out, done, encoder_id)
+    rows.write(out, done, origin)
     _remove(parts)
     listed = out.with_name(f"{out.name}.broken.txt")
     if broken:
         with files.written_whole(listed) as temporary:
             lines = (f"{name}\t{reason}\n" for name, reason in sorted(broken.items()))
             temporary.write_text("".join(lines), "utf-8", "surrogateescape")
-    else:
+    elif found:
         listed.unlink(missing_ok=True)
     now = sum(name not in broken for name in todo)
     return Extracted(out, len(done) - len(broken), now, len(found.keys() - stamps.keys()), broken)

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from keras_sslhsic import compat
+from keras_sslhsic.evaluation.features import encoder_hash
 from keras_sslhsic.networks import Architecture, build_encoder, resnet, with_preprocessing
 from keras_sslhsic.networks.resnet import architecture as named_architecture
 from keras_sslhsic.zoo import convert, files, registry, sources
@@ -68,8 +69,11 @@ def load_pretrained(
             model = _with_entry_preprocessing(_untrained(entry), entry)
         else:
             model = _load_found(entry, weights, _cache(cache_dir))
+        if weights is not None or sources.WEIGHTS_VARIABLE in os.environ:
+            entry = registry.unstated(entry)  # what is known of the published weights says nothing of these
     encoder = PretrainedEncoder(model.inputs[0], model.outputs[0], name=model.name)
     encoder.entry = entry
+    encoder.measured = encoder_hash(encoder) if entry is not None and entry.metrics else None
     compat.set_trainable(encoder, trainable)
     if trainable and freeze_batch_norm:
         for layer in encoder._flatten_layers():
@@ -130,6 +134,11 @@ def _load_keras(path: Path, entry: registry.Entry | None) -> keras.Model:
     if not is_bare(model):
         return model
     if entry is None:
+        if model.input_shape[1:] != (None, None, 3):
+            raise ValueError(
+                f"{path} is an encoder of images {list(model.input_shape[1:])} without normalisation: save "
+                "networks.with_preprocessing(encoder, mean, std), which reads pixels."
+            )
         warnings.warn(
             f"{path} is an encoder without normalisation: that of ImageNet, and resizing to 224 pixels, are put before it. If "
             "it was trained otherwise, wrap it in networks.with_preprocessing before saving it.",

@@ -95,6 +95,14 @@ class Entry:
         return cls(**fields)
 
 
+def unstated(entry: Entry) -> Entry:
+    """An entry with what holds for any weights of its network, and nothing of how they came about."""
+    return dataclasses.replace(
+        entry, method="", training_data="", recipe="", metrics={}, metrics_source="", licence="",
+        url=None, file=None, sha256=None, size=None,
+    )  # fmt: skip
+
+
 def _official(name: str, feature_size: int, parameters: int, **fields: Any) -> Entry:
     return Entry(
         name,

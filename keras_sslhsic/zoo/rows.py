@@ -13,6 +13,13 @@ from keras_sslhsic.zoo import files
 ENDINGS = (".npz", ".parquet")
 
 
+class Origin(NamedTuple):
+    """What the rows of a file were made with."""
+
+    encoder: str  # its hash
+    folder: str  # of the images
+
+
 class Row(NamedTuple):
     """What is known of an image: its features, or why there are none."""
 
@@ -21,31 +28,33 @@ class Row(NamedTuple):
     reason: str = ""
 
 
-def read(paths: list[Path], encoder_id: str) -> dict[str, Row]:
-    """Reads the rows of files, of which some may be missing.
+def read(paths: list[Path], encoder_id: str) -> tuple[dict[str, Row], set[str]]:
+    """Reads the rows of files, of which some may be missing, and the folders of their images.
 
     Raises:
         ValueError: if another program wrote one of them, or this one with another encoder.
     """
     rows: dict[str, Row] = {}
+    folders = set()
     for path in paths:
         if not path.exists():
             continue
         try:
-            found, written_by = (_read_parquet if path.suffix.lower() == ".parquet" else _read_npz)(path)
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            found, origin = (_read_parquet if path.suffix.lower() == ".parquet" else _read_npz)(path)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"{path} was not written by this command: remove it, or choose another output ({error})."
             ) from error
-        if written_by != encoder_id:
+        if origin.encoder != encoder_id:
             raise ValueError(f"{path} was written with another encoder: remove it, or choose another output.")
         rows |= found
-    return rows
+        folders.add(origin.folder)
+    return rows, folders
 
 
-def write(path: Path, rows: dict[str, Row], encoder_id: str) -> None:
+def write(path: Path, rows: dict[str, Row], origin: Origin) -> None:
     """Writes rows, all or nothing, to ``NAME.npz`` or ``NAME.parquet``, which does not hold the broken ones."""
-    (_write_npz if path.suffix.lower() == ".npz" else _write_parquet)(path, rows, encoder_id)
+    (_write_npz if path.suffix.lower() == ".npz" else _write_parquet)(path, rows, origin)
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -70,7 +79,7 @@ def _stamps(rows: dict[str, Row], names: list[str]) -> np.ndarray:
     return np.array([rows[name].stamp for name in names], np.int64).reshape(-1, 2)
 
 
-def _write_npz(path: Path, rows: dict[str, Row], encoder_id: str) -> None:
+def _write_npz(path: Path, rows: dict[str, Row], origin: Origin) -> None:
     names, features, stamps = _columns(rows)
     broken = [name for name, row in rows.items() if row.features is None]
     with files.written_whole(path, ".npz") as temporary:
@@ -81,11 +90,11 @@ def _write_npz(path: Path, rows: dict[str, Row], encoder_id: str) -> None:
             bytes_and_changed_ns=stamps,
             broken=np.array([(name, rows[name].reason) for name in broken], np.str_).reshape(-1, 2),
             broken_bytes_and_changed_ns=_stamps(rows, broken),
-            encoder=encoder_id,
+            **origin._asdict(),
         )
 
 
-def _read_npz(path: Path) -> tuple[dict[str, Row], str]:
+def _read_npz(path: Path) -> tuple[dict[str, Row], Origin]:
     with np.load(path) as archive:
         columns = archive["files"], archive["bytes_and_changed_ns"], archive["features"]
         rows = {str(name): Row(tuple(stamp), row) for name, stamp, row in zip(*columns, strict=True)}
@@ -93,20 +102,20 @@ def _read_npz(path: Path) -> tuple[dict[str, Row], str]:
             archive["broken"], archive["broken_bytes_and_changed_ns"], strict=True
         ):
             rows[str(name)] = Row(tuple(stamp), None, str(reason))
-        return rows, str(archive["encoder"])
+        return rows, Origin(str(archive["encoder"]), str(archive["folder"]))
 
 
-def _write_parquet(path: Path, rows: dict[str, Row], encoder_id: str) -> None:
+def _write_parquet(path: Path, rows: dict[str, Row], origin: Origin) -> None:
     pyarrow, parquet = pyarrow_modules()
     names, features, stamps = _columns(rows)
     column = pyarrow.FixedSizeListArray.from_arrays(features.ravel(), features.shape[1])
     columns = {"file": names, "features": column, "bytes": stamps[:, 0], "changed_ns": stamps[:, 1]}
-    table = pyarrow.table(columns).replace_schema_metadata({"encoder": encoder_id})
+    table = pyarrow.table(columns).replace_schema_metadata(origin._asdict())
     with files.written_whole(path) as temporary:
         parquet.write_table(table, temporary)
 
 
-def _read_parquet(path: Path) -> tuple[dict[str, Row], str]:
+def _read_parquet(path: Path) -> tuple[dict[str, Row], Origin]:
     _, parquet = pyarrow_modules()
     table = parquet.read_table(path)
     stamps = zip(table["bytes"].to_pylist(), table["changed_ns"].to_pylist(), strict=True)
@@ -115,7 +124,8 @@ def _read_parquet(path: Path) -> tuple[dict[str, Row], str]:
         name: Row(stamp, row)
         for name, stamp, row in zip(table["file"].to_pylist(), stamps, features, strict=True)
     }
-    return rows, (table.schema.metadata or {}).get(b"encoder", b"").decode()
+    metadata = table.schema.metadata or {}
+    return rows, Origin(*(metadata[field.encode()].decode() for field in Origin._fields))
 
 
 def pyarrow_modules():

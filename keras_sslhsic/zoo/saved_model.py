@@ -71,6 +71,8 @@ def _pixels(data: tf.Tensor, channels: int) -> tf.Tensor:
     """Decodes a file to uint8 [H, W, channels]."""
     # By default TensorFlow takes another cosine transform than Pillow. Every format can be asked for the channels that
     # the file has, and not every one for others.
+    with tf.control_dependencies([_check_still(data)]):
+        data = tf.identity(data)
     image = tf.cond(
         tf.io.is_jpeg(data),
         lambda: tf.io.decode_jpeg(data, dct_method="INTEGER_ACCURATE"),
@@ -81,13 +83,28 @@ def _pixels(data: tf.Tensor, channels: int) -> tf.Tensor:
     bitmap = tf.strings.substr(data, 0, 2) == b"BM"  # its fourth byte fills up, and is no transparency
     transparent = (found % 2 == 0) & ~bitmap
     if channels == 1:
-        image = tf.cond(found > 2, lambda: tf.image.rgb_to_grayscale(colours), lambda: colours)
+        image = tf.cond(found > 2, lambda: _luma(colours), lambda: colours)
     else:
         alpha = tf.cond(transparent, lambda: image[..., -1:], lambda: tf.ones_like(image[..., :1]) * 255)
         colours = tf.broadcast_to(colours, [*tf.unstack(tf.shape(image)[:2]), 3])
         image = colours if channels == 3 else tf.concat([colours, alpha], -1)
     image.set_shape([None, None, channels])
     return image
+
+
+def _luma(colours: tf.Tensor) -> tf.Tensor:
+    """ITU-R 601, in whole numbers as Pillow rounds it."""
+    weighted = tf.cast(colours, tf.int32) * [19595, 38470, 7471]
+    return tf.cast((tf.reduce_sum(weighted, -1, keepdims=True) + 32768) // 65536, tf.uint8)
+
+
+def _check_still(data: tf.Tensor) -> tf.Operation:
+    """Animated WebP files, which TensorFlow 2.20 dies of, are errors; the file's head has a bit for them."""
+    head = tf.strings.join([data, "\0" * 21])  # of any length
+    extended = (tf.strings.substr(head, 0, 4) == b"RIFF") & (tf.strings.substr(head, 8, 8) == b"WEBPVP8X")
+    flags = tf.io.decode_raw(tf.strings.substr(head, 20, 1), tf.uint8)[0]
+    animated = extended & (tf.bitwise.bitwise_and(flags, tf.constant(2, tf.uint8)) > 0)
+    return tf.debugging.Assert(~animated, ["Animated WebP files cannot be decoded: send their first frame."])
 
 
 @contextlib.contextmanager

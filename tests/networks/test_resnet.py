@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -199,6 +202,47 @@ def test_saving_and_loading_gives_the_same_features(tmp_path):
     np.testing.assert_array_equal(
         keras.models.load_model(tmp_path / "encoder.keras")(images), encoder(images)
     )
+
+
+NARROW = """
+import os
+os.environ["TF_ENABLE_ONEDNN_OPTS"], os.environ["TF_NUM_INTRAOP_THREADS"] = "1", "1"
+import tensorflow as tf
+from keras_sslhsic import build_encoder
+
+encoder = build_encoder("r18_1x", (28, 28, 1), "small", width=0.0625)
+
+@tf.function
+def gradients(images):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(encoder(images, training=True) ** 2)
+    return tape.gradient(loss, encoder.trainable_variables)
+
+for i in range(30):
+    found = gradients(tf.random.stateless_normal([4, 28, 28, 1], [0, i]))
+    tf.debugging.assert_all_finite(found[0], "")
+print("trained")
+"""
+
+
+@pytest.mark.slow
+def test_narrow_networks_do_not_corrupt_the_memory():
+    """Without the pooling before their shortcuts, oneDNN for AVX2 aborts this."""
+    run = subprocess.run([sys.executable, "-c", NARROW], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, "trained\n"), run.stderr
+
+
+@pytest.mark.parametrize("size", [8, 9])
+def test_narrow_shortcuts_read_the_pixels_of_wide_ones(size):
+    """A 1x1 convolution of stride 2 is one of stride 1 on every second pixel."""
+    narrow = build_encoder("r18_1x", (size, size, 3), "small", width=0.0625)
+    pixels = narrow.get_layer("group1_block0_shortcut_pixels")
+    shortcut = keras.Model(pixels.input, narrow.get_layer("group1_block0_shortcut_conv").output)
+    maps = np.random.default_rng(0).normal(size=(2, size, size, 4)).astype(np.float32)
+    kernel = narrow.get_layer("group1_block0_shortcut_conv").kernel
+    np.testing.assert_allclose(shortcut(maps), tf.nn.conv2d(maps, kernel, 2, "SAME"), atol=1e-6)
+    names = {layer.name for layer in build_encoder("r18_1x", (8, 8, 3), "small", width=0.125).layers}
+    assert not any(name.endswith("_pixels") for name in names)
 
 
 def test_bad_arguments_are_named():

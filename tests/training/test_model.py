@@ -170,6 +170,51 @@ def test_validation_data(tiny_model, images):
     assert_same(model.encoder.get_weights(), before, rtol=0)
 
 
+def test_names_and_numbers_of_an_evaluation_line_up(tiny_model, images, labels):
+    model = tiny_model(num_classes=3)
+    model.compile(LARS(0.1))
+    for given in (labels, None):
+        numbers = model.evaluate(images, given, batch_size=8, verbose=0)
+        named = dict(zip(model.metrics_names, numbers, strict=True))
+        expected = model.evaluate(images, given, batch_size=8, return_dict=True, verbose=0)
+        assert named.keys() == expected.keys()
+        assert named["effective_rank"] == pytest.approx(expected["effective_rank"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda x: x.astype("float32"), r"must lie in \[0, 1\], found values from"),
+        (lambda x: x[..., :1], "repeat the channel"),
+        (lambda x: x[0], "add the batch axis"),
+        (lambda x: x[:1], "at least 2 images, found 1"),
+        (lambda x: np.full(x.shape, np.nan, "float32"), "hold NaN"),
+        (lambda x: tf.data.Dataset.from_tensor_slices(x[..., :1]).batch(8), "repeat the channel"),
+        (lambda x: tf.data.Dataset.from_tensor_slices(x.astype("float32")).batch(8), r"must lie in \[0, 1\]"),
+    ],
+)
+def test_images_that_cannot_be_evaluated(tiny_model, images, given, message):
+    model = tiny_model()
+    model.compile(LARS(0.1))
+    with pytest.raises(ValueError, match=message):
+        model.evaluate(given(images), batch_size=8, verbose=0)
+    if isinstance(given(images), tf.data.Dataset):
+        with pytest.raises(ValueError, match=message):
+            model.predict(given(images), verbose=0)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "float32"])
+def test_labels_of_any_type_and_in_a_column(tiny_model, images, labels, kind):
+    model = tiny_model(num_classes=3)
+    model.compile(LARS(0.1))
+    column = labels[:, None].astype(kind if kind == "uint8" else "int64")
+    expected = model.fit(images, labels, batch_size=8, shuffle=False, verbose=0).history
+    assert "online_accuracy" in expected
+    assert "online_accuracy" in model.fit(images, column, batch_size=8, verbose=0).history
+    pairs = tf.data.Dataset.from_tensor_slices((images, labels.astype(kind))).batch(8, drop_remainder=True)
+    assert "online_accuracy" in model.fit(pairs, verbose=0).history
+
+
 @pytest.mark.parametrize("eager", [False, True])
 def test_logs_hold_what_has_a_value(tiny_model, images, labels, eager):
     model = tiny_model(num_classes=3)

@@ -83,6 +83,7 @@ def test_files_of_something_else_are_not_replaced(encoder, tmp_path):
         {"metrics": "82"},
         {"metrics": None},
         {"metrics": {"a": {"b": 1.0}}},
+        {"metrics": {"a": float("nan")}},
         {"licence": 3},
         {"width": "wide"},
         {"mean": 5},
@@ -108,6 +109,37 @@ def test_an_edited_card_is_not_replaced(encoder, tmp_path):
     assert card.read_text() == before
 
 
+def test_a_folder_may_be_renamed(encoder, tmp_path):
+    save_pretrained(encoder, tmp_path / "a", recipe="one\r\ntwo")
+    (tmp_path / "a").rename(tmp_path / "b")
+    save_pretrained(load_pretrained(tmp_path / "b"), tmp_path / "b")
+
+
+def test_an_encoder_of_the_user_is_not_replaced(encoder, tmp_path):
+    save_pretrained(encoder, tmp_path)
+    own = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten()])
+    own.save(tmp_path / "encoder.keras")
+    before = (tmp_path / "encoder.keras").read_bytes()
+    with pytest.raises(FileExistsError, match=r"holds a encoder\.keras of something else"):
+        save_pretrained(encoder, tmp_path)
+    assert (tmp_path / "encoder.keras").read_bytes() == before
+
+
+def test_metrics_belong_to_the_weights_they_were_measured_with(tmp_path):
+    bundled = load_pretrained("r18_fashion")
+    bundled.save_weights(tmp_path / "any.weights.h5")
+    untrained = save_pretrained(load_pretrained("r18_fashion", weights="random"), tmp_path / "random")
+    for fact in ("method", "training_data", "recipe", "metrics_source", "licence"):
+        assert not getattr(untrained, fact), fact
+    assert not untrained.metrics and untrained.mean == registry.get("r18_fashion").mean
+    trained = load_pretrained("r18_fashion", trainable=True)
+    assert save_pretrained(trained, tmp_path / "same").metrics == bundled.entry.metrics
+    trained.set_weights([0.9 * weight for weight in trained.get_weights()])
+    trained.trainable = False
+    entry = save_pretrained(trained, tmp_path / "trained")
+    assert (entry.metrics, entry.metrics_source, entry.licence) == ({}, "", bundled.entry.licence)
+
+
 def test_facts_go_with_the_encoder(tmp_path):
     bundled = registry.get("r18_fashion")
     entry = save_pretrained(load_pretrained("r18_fashion"), tmp_path / "a", recipe="mine")
@@ -117,8 +149,6 @@ def test_facts_go_with_the_encoder(tmp_path):
     assert entry.recipe == "mine"
     again = save_pretrained(load_pretrained(tmp_path / "a"), tmp_path / "b")
     assert again == dataclasses.replace(entry, sha256=again.sha256, size=again.size)
-    trained = save_pretrained(load_pretrained(tmp_path / "a", trainable=True), tmp_path / "c")
-    assert (trained.licence, trained.metrics, trained.metrics_source) == (entry.licence, {}, "")
 
 
 @pytest.mark.parametrize("normalise", [lambda x: x / 255.0, keras.layers.Rescaling(1 / 255)])

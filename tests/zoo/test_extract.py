@@ -100,7 +100,7 @@ def test_changed_and_repaired_images_are_computed_again_and_gone_ones_left_out(
     assert not (tmp_path / f"out.{ending}.broken.txt").exists()
     fresh = extract(encoder, root, tmp_path / f"fresh.{ending}")
     assert (fresh.rows, fresh.computed, fresh.gone) == (7, 7, 0)
-    read = [rows.read([path], encoder_hash(encoder)) for path in (result.out, fresh.out)]
+    read = [rows.read([path], encoder_hash(encoder))[0] for path in (result.out, fresh.out)]
     assert list(read[0]) == list(read[1])
     for name, row in read[0].items():
         np.testing.assert_allclose(row.features, read[1][name].features, rtol=1e-5, atol=1e-6)
@@ -115,10 +115,34 @@ def test_an_output_of_other_images_is_not_replaced(encoder, folder, tmp_path):
     for name in ("a/1.png", "new.png"):  # the first has the name of another image
         Image.fromarray(images["b/1.png"]).save(other / name)
     with pytest.raises(
-        ValueError, match=r"out\.npz holds other images: none of its 8 files is in .* as it was"
+        ValueError,
+        match=r"out\.npz holds other images: none of its 8 files is in .*other, and they were in .*images",
     ):
         extract(encoder, other, tmp_path / "out.npz")
     assert (tmp_path / "out.npz").read_bytes() == before
+
+
+@pytest.mark.parametrize("ending", ["npz", "parquet"])
+def test_images_that_have_all_changed_are_computed_again(encoder, folder, tmp_path, ending):
+    root, _ = folder
+    extract(encoder, root, tmp_path / f"out.{ending}")
+    for file in root.rglob("*.png"):
+        os.utime(file, ns=(0, 0))
+    assert extract(encoder, root, tmp_path / f"out.{ending}").computed == 7
+
+
+def test_a_saved_encoder_is_the_same(encoder, folder, tmp_path):
+    extract(encoder, folder[0], tmp_path / "out.npz")
+    encoder.save(tmp_path / "e.keras")
+    assert extract(tmp_path / "e.keras", folder[0], tmp_path / "out.npz").computed == 0
+
+
+def test_a_list_of_something_else_stays(encoder, folder, tmp_path):
+    root, _ = folder
+    (root / "b" / "2.png").unlink()
+    (tmp_path / "out.npz.broken.txt").write_text("mine")
+    extract(encoder, root, tmp_path / "out.npz")
+    assert (tmp_path / "out.npz.broken.txt").read_text() == "mine"
 
 
 def test_images_are_not_read_far_ahead(encoder, folder, tmp_path, monkeypatch):
@@ -215,7 +239,8 @@ def test_bad_input_is_named_and_nothing_written(encoder, folder, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["all_broken", "images"]
     np.savez(tmp_path / "foreign.npz", a=np.zeros(3))
     (tmp_path / "text.npz").write_text("text")
-    for name in ("foreign.npz", "text.npz"):
+    (tmp_path / "empty.npz").touch()
+    for name in ("foreign.npz", "text.npz", "empty.npz"):
         before = (tmp_path / name).read_bytes()
         with pytest.raises(ValueError, match=f"{name} was not written by this command"):
             extract(encoder, root, tmp_path / name)

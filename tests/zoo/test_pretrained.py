@@ -404,6 +404,13 @@ def test_a_network_without_preprocessing_gets_that_of_imagenet_and_a_warning(tmp
     np.testing.assert_allclose(encoder(given), expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(None, None, 1), (28, 28, 3)])
+def test_other_networks_without_preprocessing_are_refused(shape, tmp_path):
+    build_encoder("r18_1x", shape, "small", width=0.0625).save(tmp_path / "bare.keras")
+    with pytest.raises(ValueError, match=r"without normalisation: save networks\.with_preprocessing"):
+        load_pretrained(tmp_path / "bare.keras")
+
+
 def test_a_model_that_is_no_encoder(tmp_path):
     keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]).save(tmp_path / "dense.keras")
     with pytest.raises(ValueError, match=r"dense\.keras: Expected an encoder"):
