@@ -16,9 +16,9 @@ from keras_sslhsic.networks import with_preprocessing
 class PretrainedEncoder(keras.Model):
     """An encoder of images that looks at what it is given before it computes.
 
-    Eager calls, and `predict` of arrays, raise ValueError for images of another shape, an empty
-    batch, NaN or Inf, and warn when float images seem to lie in [0, 1]. Inside a graph, where values are not known, and of
-    the batches of a dataset, nothing is checked.
+    Eager calls, and `predict` of arrays, raise ValueError for images of another shape, an empty batch, NaN or Inf, and
+    warn when float images seem to lie in [0, 1]. Inside a graph, where values are not known, and of the batches of a
+    dataset, nothing is checked.
 
     Attributes:
         entry: `zoo.registry.Entry` of what `load_pretrained` loaded; None where nothing is known of it.
@@ -97,9 +97,8 @@ def _resize_before(model: keras.Model) -> Any:
     if not tf.as_dtype(model.inputs[0].dtype).is_floating:  # whole numbers are rounded after it
         return None
     operation = compat.only_reader(compat.layer_before(model.inputs[0]))
-    if (
-        type(operation) is keras.layers.Rescaling
-    ):  # the weights of an interpolation sum to 1, so their order is free
+    # The weights of an interpolation sum to 1, so that it may come before or after.
+    if type(operation) is keras.layers.Rescaling:
         operation = compat.only_reader(operation)
     # By its kind: the name is "resize_1" for the second network of a process. Padding is no interpolation.
     if type(operation).__name__ != "Resize" or operation.pad_to_aspect_ratio:
