@@ -115,8 +115,11 @@ def check(
             _check_range(image)
 
 
-def check_given(x: Any, wanted: tuple[int | None, int | None, int], least: int = 1) -> None:
+def check_given(
+    x: Any, wanted: tuple[int | None, int | None, int], least: int = 1, crops: bool = False
+) -> None:
     """As `check_call`, of what `predict` and `evaluate` take: of a dataset the shape, and of floats the first batch."""
+    check_form(x)
     if isinstance(x, tf.data.Dataset):
         images, _ = unpack(x.element_spec)
         if not isinstance(images, tuple) and images.shape.rank is not None:
@@ -124,9 +127,7 @@ def check_given(x: Any, wanted: tuple[int | None, int | None, int], least: int =
             if images.dtype != tf.uint8:
                 for batch in x.take(1):
                     _check_range(unpack(batch)[0])
-        return
-    given = x is None or isinstance(x, (np.ndarray, tf.Tensor, list, dict))
-    if given and not (isinstance(x, dict) and isinstance(unpack(x)[0], tuple)):  # crops
+    elif isinstance(x, (np.ndarray, tf.Tensor, dict)) and not (crops and isinstance(unpack(x)[0], tuple)):
         check_call(x, wanted, least)
 
 
@@ -151,6 +152,7 @@ def check_call(images: Any, wanted: tuple[int | None, int | None, int], least: i
 
 
 def _check_shape(given, wanted):
+    given = tuple(given)
     if len(given) != 4 or not _fits(given[1:], wanted):
         sides = (name if side is None else str(side) for name, side in zip("HWC", wanted, strict=True))
         hint = ""

@@ -250,7 +250,7 @@ class SSLHSIC(keras.Model):
             *args: as in `keras.Model.evaluate`.
             **kwargs: likewise.
         """
-        batches.check_given(x, (None, None, self.encoder.input_shape[-1]), least=2)
+        batches.check_given(x, (None, None, self.encoder.input_shape[-1]), least=2, crops=True)
         return super().evaluate(x, *args, **kwargs)
 
     def call(self, images, training=False):

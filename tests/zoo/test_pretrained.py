@@ -199,7 +199,7 @@ def test_bundled_files_are_verified(zoo, encoder, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["small.weights.h5", "small.keras"])
-@pytest.mark.parametrize("damage", ["page", "flipped", "other"])
+@pytest.mark.parametrize("damage", ["page", "cut", "other"])
 def test_what_turned_out_unusable_is_fetched_again(zoo, weights, server, tmp_path, name, damage):
     encoder = build_encoder("r18_1x", width=0.0625)
     encoder.load_weights(weights)
@@ -207,27 +207,20 @@ def test_what_turned_out_unusable_is_fetched_again(zoo, weights, server, tmp_pat
     if name.endswith(".keras"):
         encoder.save(tmp_path / name)
     good = (tmp_path / name if name.endswith(".keras") else weights).read_bytes()
-    flipped = bytearray(good)
-    flipped[len(good) // 2 : len(good) // 2 + 200] = bytes(200)
     other = build_encoder("r18_1x", width=0.125)
     other.save(tmp_path / f"other{name[5:]}") if name.endswith(".keras") else other.save_weights(
         tmp_path / f"other{name[5:]}"
     )
     bad = {
         "page": b"<html>",
-        "flipped": bytes(flipped),
+        "cut": good[: len(good) // 2],
         "other": (tmp_path / f"other{name[5:]}").read_bytes(),
     }
     address, cache = f"{server.url}/{name}", tmp_path / "c"
     server.content = bad[damage]
-    try:
+    with pytest.raises(ValueError, match="removed from the cache"):
         load_pretrained("small", address, cache)
-    except ValueError as error:
-        assert "removed from the cache" in str(error)
-        assert list(cache.iterdir()) == []
-    else:  # HDF5 has no checksum
-        assert (damage, name) == ("flipped", "small.weights.h5")
-        return
+    assert list(cache.iterdir()) == []
     server.content = good
     np.testing.assert_allclose(
         load_pretrained("small", address, cache)(images()), features(weights), atol=1e-5
