@@ -8,6 +8,8 @@ import tensorflow as tf
 from keras_sslhsic.data import from_arrays
 from keras_sslhsic.views import ViewPolicy
 
+_REPEAT = "repeat the channel of the images, np.repeat(images, 3, axis=-1)"
+
 
 def unpack(data: Any) -> tuple[Any, Any]:
     """Splits a batch, or the `element_spec` of one, into images and labels.
@@ -161,9 +163,6 @@ def _check_shape(given, wanted):
         elif given[-1:] == (1,) and wanted[-1] == 3:
             hint = f": {_REPEAT}"
         raise ValueError(f"Expected images [B, {', '.join(sides)}], found the shape {list(given)}{hint}.")
-
-
-_REPEAT = "repeat the channel of the images, np.repeat(images, 3, axis=-1)"
 
 
 def _check_range(images):

@@ -62,18 +62,22 @@ def in_folder(path: Path, name: str | None = None) -> Path:
     if not path.is_dir():
         if not path.exists():
             raise FileNotFoundError(f"There are no weights at {path}.")
-        return path
+        return _unaltered(path)
     names = [ENCODER_FILE] if name is None else [f"{name}.weights.h5", f"{name}.keras", ENCODER_FILE]
     for candidate in names:
         if (path / candidate).is_file():
-            entry = entry_beside(path / candidate)
-            if entry is not None:
-                download.check_sha256(path / candidate, entry.sha256)
-            return path / candidate
+            return _unaltered(path / candidate)
     raise FileNotFoundError(
         f"The folder {path} holds no {' or '.join(names)}: it is no mirror of the zoo, no folder of "
         "save_pretrained and no finished run."
     )
+
+
+def _unaltered(encoder: Path) -> Path:
+    entry = entry_beside(encoder)
+    if entry is not None:
+        download.check_sha256(encoder, entry.sha256)
+    return encoder
 
 
 def entry_beside(encoder: Path) -> registry.Entry | None:

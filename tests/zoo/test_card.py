@@ -169,8 +169,9 @@ def test_an_altered_folder_is_refused(encoder, tmp_path):
     keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten()]).save(
         tmp_path / "mine" / "encoder.keras"
     )
-    with pytest.raises(ValueError, match=r"encoder\.keras has SHA-256 .*altered or damaged"):
-        load_pretrained(tmp_path / "mine")
+    for path in (tmp_path / "mine", tmp_path / "mine" / "encoder.keras"):
+        with pytest.raises(ValueError, match=r"encoder\.keras has SHA-256 .*altered or damaged"):
+            load_pretrained(path)
     for text in ("{", "[]", '{"name": "mine"}'):
         (tmp_path / "mine" / "pretrained.json").write_text(text)
         with pytest.raises(ValueError, match=r"pretrained\.json is damaged"):
