@@ -45,7 +45,7 @@ def _check(options: argparse.Namespace) -> None:
     checks.integer("seed", getattr(options, "seed", 0), 0)
     given = (getattr(options, name, None) for name in ("out", "to", "sheet", "json"))
     for path in map(Path, filter(None, given)):
-        from keras_sslhsic.zoo import files
+        from keras_sslhsic import files
 
         files.check_writable(path, folder=options.command in ("export", "report"))
 

@@ -11,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from keras_sslhsic import files
+
 Encoder: TypeAlias = keras.Model | Callable[[tf.Tensor], tf.Tensor]
 
 
@@ -59,11 +61,8 @@ def extract_features(
     if file.exists():
         return np.load(file)
     features = _extract(encoder, data, batch_size, verbose)[0]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed when whole, so that a kill leaves no half-written file behind.
-    partial = file.with_name(f"{file.stem}.{os.getpid()}.tmp.npy")
-    np.save(partial, features)
-    partial.replace(file)
+    with files.written_whole(file, ".npy") as temporary:
+        np.save(temporary, features)
     return features
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_sslhsic import files
 from keras_sslhsic.evaluation.features import encoder_hash
-from keras_sslhsic.zoo import files
+from keras_sslhsic.zoo import model_files
 from keras_sslhsic.zoo.encoder import encoder_of, is_bare, sides_seen
 from keras_sslhsic.zoo.registry import Entry
 from keras_sslhsic.zoo.sources import ENCODER_FILE, ENTRY_FILE, entry_beside
@@ -219,7 +220,7 @@ def _measured(model: keras.Model) -> dict[str, Any]:
         mean, std = (tuple(np.round(value, 6).tolist()) for value in (-offset * deviation, deviation))
     return {
         "feature_size": model.output_shape[-1],
-        "parameters": files.count_parameters(model),
+        "parameters": model_files.count_parameters(model),
         "input_size": height,
         "channels": channels,
         "mean": mean,

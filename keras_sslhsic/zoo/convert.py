@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_sslhsic.networks import ARCHITECTURES, Architecture, projector, resnet, with_preprocessing
 from keras_sslhsic.networks.resnet import architecture as named_architecture
-from keras_sslhsic.zoo import files, unpickle
+from keras_sslhsic.zoo import model_files, unpickle
 from keras_sslhsic.zoo.registry import IMAGENET_MEAN, IMAGENET_STD
 
 Arrays = dict[str, dict[str, np.ndarray]]  # Haiku: module name -> parameter name -> array
@@ -196,9 +196,9 @@ def convert(
         "channels": networks.encoder.input_shape[-1],
         "method": checkpoint.method,
         "kernel_scale": checkpoint.kernel_scale,
-        "parameters": files.count_parameters(model),
+        "parameters": model_files.count_parameters(model),
     }
-    files.save_model(model, target, note=report)
+    model_files.save_model(model, target, note=report)
     return report
 
 

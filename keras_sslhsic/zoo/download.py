@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from keras_sslhsic.zoo import files
+from keras_sslhsic import files
 
 CHUNK = 1 << 20
 TIMEOUT = 60  # seconds without a byte

@@ -13,12 +13,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic import files
 from keras_sslhsic.networks.folding import fold_batch_norm
 from keras_sslhsic.version import __version__
-from keras_sslhsic.zoo import files, saved_model
+from keras_sslhsic.zoo import model_files, saved_model
 from keras_sslhsic.zoo.encoder import encoder_of
 
-NOTE_FILE = f"{files.NOTE}.json"  # by which an export is known
+NOTE_FILE = f"{model_files.NOTE}.json"  # by which an export is known
 EXPORTED = {
     NOTE_FILE,
     "saved_model.pb",

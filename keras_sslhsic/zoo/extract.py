@@ -12,9 +12,10 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
+from keras_sslhsic import files
 from keras_sslhsic.data import decode, folder
 from keras_sslhsic.evaluation.features import encoder_hash
-from keras_sslhsic.zoo import files, rows
+from keras_sslhsic.zoo import rows
 from keras_sslhsic.zoo.encoder import encoder_of, resizer
 from keras_sslhsic.zoo.pretrained import load_pretrained
 from keras_sslhsic.zoo.rows import Row

@@ -12,7 +12,7 @@ from keras_sslhsic import compat
 from keras_sslhsic.evaluation.features import encoder_hash
 from keras_sslhsic.networks import Architecture, build_encoder, resnet, with_preprocessing
 from keras_sslhsic.networks.resnet import architecture as named_architecture
-from keras_sslhsic.zoo import convert, files, registry, sources
+from keras_sslhsic.zoo import convert, model_files, registry, sources
 from keras_sslhsic.zoo.encoder import PretrainedEncoder, encoder_of, is_bare
 
 
@@ -125,7 +125,7 @@ def _load_keras(path: Path, entry: registry.Entry | None) -> keras.Model:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     if entry is not None:
-        found = model.output_shape[-1], files.count_parameters(model)
+        found = model.output_shape[-1], model_files.count_parameters(model)
         expected = entry.feature_size, entry.parameters
         if found != expected:
             raise ValueError(
@@ -148,7 +148,7 @@ def _load_keras(path: Path, entry: registry.Entry | None) -> keras.Model:
 
 
 def _load_weights(path: Path, entry: registry.Entry | None) -> keras.Model:
-    note = files.read_note(path)
+    note = model_files.read_note(path)
     if note:
         shape: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in note["shape"].items()}
         built = Architecture(**shape)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_sslhsic.zoo import files
+from keras_sslhsic import files
 
 ENDINGS = (".npz", ".parquet")
 

@@ -7,7 +7,8 @@ import urllib.parse
 import warnings
 from pathlib import Path
 
-from keras_sslhsic.zoo import convert, download, files, registry
+from keras_sslhsic import files
+from keras_sslhsic.zoo import convert, download, registry
 
 WEIGHTS_VARIABLE = "KERAS_SSLHSIC_WEIGHTS"
 ENCODER_FILE = "encoder.keras"  # in a folder of `save_pretrained` and in a run folder

@@ -5,8 +5,9 @@ import keras
 import numpy as np
 import pytest
 
+from keras_sslhsic import files
 from keras_sslhsic.networks import build_encoder, with_preprocessing
-from keras_sslhsic.zoo import files, pack, registry
+from keras_sslhsic.zoo import pack, registry
 from keras_sslhsic.zoo.card import FACTS, save_pretrained
 from keras_sslhsic.zoo.pretrained import load_pretrained
 from keras_sslhsic.zoo.registry import Entry

@@ -9,8 +9,9 @@ import keras
 import numpy as np
 import pytest
 
+from keras_sslhsic import files
 from keras_sslhsic.networks import build_encoder, resnet
-from keras_sslhsic.zoo import download, files, pretrained, registry, sources
+from keras_sslhsic.zoo import download, model_files, pretrained, registry, sources
 from keras_sslhsic.zoo.card import save_pretrained
 from keras_sslhsic.zoo.pretrained import load_pretrained
 from keras_sslhsic.zoo.registry import Entry
@@ -97,7 +98,7 @@ def test_r50_is_what_the_registry_says():
     encoder = load_pretrained("r50_1x", weights="random")
     entry = registry.get("r50_1x")
     assert encoder.output_shape == (None, entry.feature_size)
-    assert files.count_parameters(encoder) == entry.parameters
+    assert model_files.count_parameters(encoder) == entry.parameters
 
 
 def test_frozen_by_default_trainable_when_asked(zoo):
@@ -189,7 +190,7 @@ def test_a_published_pickle_is_converted_once(zoo, server, data_folder, monkeypa
 def test_bundled_files_are_verified(zoo, encoder, monkeypatch, tmp_path):
     monkeypatch.setattr(registry, "BUNDLED", tmp_path)
     encoder.save(tmp_path / "small.keras")
-    parameters = files.count_parameters(encoder)
+    parameters = model_files.count_parameters(encoder)
     fields = {"file": "small.keras", "feature_size": 8, "parameters": parameters}
     zoo(sha256=files.sha256(tmp_path / "small.keras"), **fields)
     assert load_pretrained("small").output_shape == (None, 8)
@@ -203,7 +204,7 @@ def test_bundled_files_are_verified(zoo, encoder, monkeypatch, tmp_path):
 def test_what_turned_out_unusable_is_fetched_again(zoo, weights, server, tmp_path, name, damage):
     encoder = build_encoder("r18_1x", width=0.0625)
     encoder.load_weights(weights)
-    zoo(parameters=files.count_parameters(encoder))
+    zoo(parameters=model_files.count_parameters(encoder))
     if name.endswith(".keras"):
         encoder.save(tmp_path / name)
     good = (tmp_path / name if name.endswith(".keras") else weights).read_bytes()

@@ -1,0 +1,72 @@
+"""One process at a time in a folder or at a file."""
+
+import contextlib
+import datetime
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+from keras_sslhsic.files import display
+
+
+class InUseError(RuntimeError):
+    """Another process works there; the message names it."""
+
+
+@contextlib.contextmanager
+def held(target: str | os.PathLike) -> Iterator[None]:
+    """Keeps `target`, a file or a folder that is written, to this process, by a lock on ``.NAME.lock`` beside it.
+
+    The lock ends with the process, however it ends. Systems without such locks (Windows, some network file systems) are
+    not protected.
+
+    Raises:
+        InUseError: if another process holds it.
+        OSError: if nothing can be written beside `target`.
+    """
+    if fcntl is None:
+        yield
+        return
+    target = Path(target).resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    path = target.with_name(f".{target.name}.lock")
+    handle = _locked(path, target)
+    try:
+        program = f"{Path(sys.argv[0]).name} {' '.join(sys.argv[1:2])}".strip() or "python"
+        since = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
+        os.ftruncate(handle, 0)
+        os.pwrite(
+            handle, f"process {os.getpid()} on {socket.gethostname()} ({program}, since {since})".encode(), 0
+        )
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # before it is released: whoever waits sees that its name is gone
+        os.close(handle)
+
+
+def _locked(path: Path, target: Path) -> int:
+    """A handle on the lock file, locked."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, 500, 0).decode("utf-8", "replace") or "another process"
+            os.close(handle)
+            raise InUseError(
+                f"{display(target)} is in use by {display(holder)}: wait until it ends, or choose another place."
+            ) from None
+        except OSError:  # a file system without locks
+            return handle
+        # The holder before may have removed the file between the two calls.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                return handle
+        os.close(handle)

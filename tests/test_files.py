@@ -1,0 +1,233 @@
+"""Files are written whole, folders are swapped, leftovers are known; odd files are refused."""
+
+import errno
+import json
+import multiprocessing
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from keras_sslhsic import files, lock
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def dead_process():
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    return child.pid
+
+
+def test_file_is_replaced_at_the_end_alone(tmp_path):
+    target = tmp_path / "sub" / "a.json"
+    with files.written_whole(target, ".json") as temporary:
+        assert temporary.name.endswith(".json")
+        assert files.is_leftover(temporary)
+        temporary.write_text("new")
+        assert not target.exists()
+    assert target.read_text() == "new"
+    assert names(target.parent) == ["a.json"]
+
+
+def test_error_leaves_what_was_there(tmp_path):
+    target = tmp_path / "a"
+    target.write_text("old")
+    with pytest.raises(RuntimeError), files.written_whole(target) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert target.read_text() == "old"
+    assert names(tmp_path) == ["a"]
+
+
+def test_mode_is_that_of_the_umask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        files.write_text(tmp_path / "a", "x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+
+
+def test_links_are_written_through(tmp_path):
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "new_link").symlink_to(tmp_path / "made")
+    files.write_text(tmp_path / "link", "new")
+    files.write_text(tmp_path / "new_link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "new"
+    assert (tmp_path / "new_link").is_symlink() and (tmp_path / "made").read_text() == "new"
+
+
+def test_circular_link_folder_and_pipe_are_refused(tmp_path):
+    (tmp_path / "circle").symlink_to("circle")
+    os.mkfifo(tmp_path / "pipe")
+    for name, reason in [("circle", "leads nowhere"), ("pipe", "named pipe"), ("", "a folder")]:
+        with pytest.raises(OSError, match=reason):
+            files.write_text(tmp_path / name, "x")
+
+
+def test_long_names_are_written(tmp_path):
+    target = tmp_path / ("é" * 120)
+    files.write_text(target, "x")
+    assert names(tmp_path) == [target.name]
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EDQUOT])
+def test_full_disk_names_the_file(tmp_path, reason):
+    target = tmp_path / "a.h5"
+    with (
+        pytest.raises(OSError, match=r"a\.h5 cannot be written: .*\.") as raised,
+        files.written_whole(target),
+    ):
+        raise OSError(reason, os.strerror(reason))
+    assert "partial" not in str(raised.value)
+
+
+def test_full_disk_of_hdf5_names_the_file(tmp_path):
+    with (
+        pytest.raises(OSError, match=r"a\.h5 cannot be written: No space left"),
+        files.written_whole(tmp_path / "a.h5"),
+    ):
+        raise OSError("Can't write data (file write failed: errno = 28, 'No space left on device')")
+
+
+def test_errors_about_other_files_stay(tmp_path):
+    with pytest.raises(FileNotFoundError, match="other"), files.written_whole(tmp_path / "a"):
+        (tmp_path / "other").read_bytes()
+
+
+def test_leftovers_of_dead_processes_are_swept(tmp_path):
+    host, dead = files._HOST, dead_process()
+    mine = tmp_path / f".a.{host}-{dead}-0123abcd.partial.npz"
+    folder = tmp_path / f".a.{host}-{dead}-0123abce.partial"
+    kept = [
+        tmp_path / f".b.{host}-{dead}-0123abcd.partial",  # of another file
+        tmp_path / f".a.{host}-{os.getppid()}-0123abcd.partial",  # of a process that lives
+        tmp_path / f".a.elsewhere-{dead}-0123abcd.partial",  # of another machine
+        tmp_path / ".a.partial",  # somebody's
+    ]
+    folder.mkdir()
+    (folder / "x").touch()
+    for path in [mine, *kept]:
+        path.touch()
+    files.write_text(tmp_path / "a", "x")
+    assert names(tmp_path) == sorted(["a", *(path.name for path in kept)])
+
+
+def test_own_temporary_files_in_use_are_kept(tmp_path):
+    with files.written_whole(tmp_path / "a") as first:
+        with files.written_whole(tmp_path / "a") as second:
+            second.write_text("second")
+        first.write_text("first")
+    assert (tmp_path / "a").read_text() == "first"
+
+
+def test_folder_is_swapped(tmp_path):
+    target = tmp_path / "folder"
+    for content in ("old", "new"):
+        with files.replaced_folder(target) as new:
+            (new / "sub").mkdir()
+            (new / "sub" / "file").write_text(content)
+            if content == "new":
+                assert (target / "sub" / "file").read_text() == "old"
+        assert (target / "sub" / "file").read_text() == content
+    assert names(tmp_path) == ["folder"]
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_folder_keeps_what_is_not_written(tmp_path, monkeypatch, exchanges):
+    if not exchanges:
+        monkeypatch.setattr(files, "_exchange_names", lambda *names: False)
+    target = tmp_path / "folder"
+    (target / "deep").mkdir(parents=True)
+    (target / "deep" / "own").write_text("kept")
+    (target / "link").symlink_to("deep")
+    (target / "model").write_text("old")
+    with files.replaced_folder(target, keep=True) as new:
+        (new / "model").write_text("new")
+    assert (target / "model").read_text() == "new"
+    assert (target / "deep" / "own").read_text() == "kept"
+    assert (target / "link").is_symlink()
+    assert names(tmp_path) == ["folder"]
+
+
+def test_folder_stays_after_an_error(tmp_path):
+    target = tmp_path / "folder"
+    target.mkdir()
+    (target / "a").write_text("old")
+    with pytest.raises(RuntimeError), files.replaced_folder(target):
+        raise RuntimeError
+    assert (target / "a").read_text() == "old"
+    assert names(tmp_path) == ["folder"]
+
+
+def test_folder_moved_aside_is_put_back(tmp_path):
+    aside = tmp_path / f".folder.{files._HOST}-{dead_process()}-0123abcd.earlier"
+    aside.mkdir()
+    (aside / "a").write_text("old")
+    files.remove_leftovers(tmp_path / "folder")
+    assert (tmp_path / "folder" / "a").read_text() == "old"
+
+
+def test_current_folder_is_not_replaced(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(ValueError, match="current folder"), files.replaced_folder(tmp_path / "here"):
+        pass
+
+
+def test_only_regular_files_of_a_limited_size_are_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    (tmp_path / "file").write_bytes(bytes(10))
+    for name, reason in [("pipe", "named pipe"), ("link", "device"), ("", "folder"), ("file", "limit of 9")]:
+        with pytest.raises(OSError, match=reason):
+            files.read_regular(tmp_path / name, 9)
+    assert files.read_regular(tmp_path / "file", 10) == bytes(10)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "\xff", "[" * 100_000])
+def test_damaged_json_is_one_sentence(tmp_path, text):
+    (tmp_path / "a.json").write_text(text, "latin1")
+    with pytest.raises(ValueError, match=r"a\.json (is not readable JSON|holds a list).*\."):
+        files.read_json(tmp_path / "a.json")
+
+
+def test_json_is_read_back(tmp_path):
+    files.write_json(tmp_path / "a.json", {"a": [1, "é"]})
+    assert files.read_json(tmp_path / "a.json") == json.loads((tmp_path / "a.json").read_text())
+
+
+def test_names_are_shown_escaped():
+    assert files.display("a\nb\x1b[31m") == r"a\nb\x1b[31m"
+    assert files.display(b"a\xff") == r"a\udcff"
+    assert files.display("é 図.png") == "é 図.png"
+
+
+def hold(path, ready, end):
+    with lock.held(path):
+        ready.set()
+        end.wait()
+
+
+def test_second_process_is_told_who_works_there(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    ready, end = context.Event(), context.Event()
+    holder = context.Process(target=hold, args=(tmp_path / "run", ready, end))
+    holder.start()
+    assert ready.wait(60)
+    with (
+        pytest.raises(lock.InUseError, match=f"run is in use by process {holder.pid} on "),
+        lock.held(tmp_path / "run"),
+    ):
+        pass
+    holder.kill()
+    holder.join()
+    with lock.held(tmp_path / "run"):  # the lock died with its holder
+        pass
+    assert names(tmp_path) == []
