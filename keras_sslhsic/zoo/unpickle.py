@@ -225,7 +225,9 @@ class _Builder:
 
     def _merged(self, call: Call, depth: int) -> dict:
         """Haiku's immutable mappings: they pickle their items as argument, as attribute, or one by one."""
-        attributes = [value for value in (call.state or {}).values() if type(value) in (dict, Call)]
+        state = call.state or {}
+        self._spend(len(state))
+        attributes = [value for value in state.values() if type(value) in (dict, Call)]
         merged: dict[str | int, Any] = {}
         for part in (*call.arguments, *attributes):
             value = self.value(part, depth + 1)

@@ -366,6 +366,10 @@ BROKEN = {
         b"(}(" + b"".join(b"V%d\nN" % i for i in range(1000)) + b"uq\x00chaiku\nFlatMap\nq\x010"
         + b"h\x01h\x00\x85R" * 10**4 + b"t.",
         "as often as it occurs"),
+    "one state in many mappings": (
+        b"(}(" + b"".join(b"V%d\nN" % i for i in range(1000)) + b"uq\x00chaiku\nFlatMap\nq\x010"
+        + b"h\x01)Rh\x00b" * 10**4 + b"t.",
+        "as often as it occurs"),
     "keys whose hashing takes for ever": (b")" + b"2\x86" * 90 + b"q\x00}h\x00Ns.", "a key is a value of type tuple"),
     "keys without hash": (b"}]Ns.", "a key is a value of type list"),
     "keys that are names": (b"}cnumpy\ndtype\nNs.", "a key is the name dtype"),
