@@ -1,14 +1,11 @@
 """From the official JAX checkpoints to Keras networks.
 
-Reads SSL-HSIC's ``checkpoint.npy`` (parameters: their moving average in ``ema_state``, statistics: those of
-``experiment_state``) and BYOL's ``.pkl`` (``experiment_state``'s online parameters and statistics), whose
-networks have the same shape. Neither JAX nor Haiku is needed. Every array of the online network is used
-exactly once, or the conversion stops and lists the rest.
+Every array of the online network is used exactly once, or the conversion stops and lists the rest.
 """
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,19 +14,11 @@ import numpy as np
 
 from keras_sslhsic.networks import ARCHITECTURES, Architecture, projector, resnet, with_preprocessing
 from keras_sslhsic.networks.resnet import architecture as named_architecture
-from keras_sslhsic.zoo import model_files, unpickle
+from keras_sslhsic.zoo import model_files
+from keras_sslhsic.zoo.official import Checkpoint, listed, read_checkpoint
 from keras_sslhsic.zoo.registry import IMAGENET_MEAN, IMAGENET_STD
 
-Arrays = dict[str, dict[str, np.ndarray]]  # Haiku: module name -> parameter name -> array
-
-
-class Checkpoint(NamedTuple):
-    """The online network in a checkpoint, by Haiku's names, and the kernel's scale (None in BYOL's)."""
-
-    params: Arrays
-    state: Arrays
-    kernel_scale: float | None
-    method: str
+MAX_BLOCKS = 500  # a ResNet-200 has 66; a network of many more would take hours to build
 
 
 class Networks(NamedTuple):
@@ -41,39 +30,6 @@ class Networks(NamedTuple):
     predictor: keras.Model
     classifier: keras.layers.Dense | None
     kernel_scale: float | None
-
-
-def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
-    """Reads the online network of an official checkpoint.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        IsADirectoryError: if it is a folder.
-        unpickle.UnsafePickleError: if the pickle asks for anything outside the allow-list.
-        unpickle.BrokenPickleError: if the file is damaged or no pickle.
-        ValueError: if it is neither of the two layouts.
-    """
-    if Path(path).is_dir():
-        raise IsADirectoryError(f"{path} is a folder: expected checkpoint.npy, or a .pkl of BYOL.")
-    tree = _named(unpickle.load(Path(path)))
-    experiment = _named(tree.get("experiment_state")) if isinstance(tree, Mapping) else None
-    if not isinstance(experiment, Mapping) or not {"online_params", "online_state"} <= set(experiment):
-        found = ", ".join(map(str, tree)) if isinstance(tree, Mapping) else type(tree).__name__
-        raise ValueError(
-            f"{path} is not an SSL-HSIC or BYOL checkpoint: expected experiment_state with online_params and "
-            f"online_state, found {found}."
-        )
-    if "ema_state" not in tree:
-        return Checkpoint(
-            _arrays(experiment["online_params"]), _arrays(experiment["online_state"]), None, "BYOL"
-        )
-    average = _named(tree["ema_state"])
-    scales = [array for module in _arrays(average["kernel_params"]).values() for array in module.values()]
-    if len(scales) != 1:
-        raise ValueError(f"{path}: expected one kernel parameter, found {len(scales)}.")
-    return Checkpoint(
-        _arrays(average["online_params"]), _arrays(experiment["online_state"]), float(scales[0]), "SSL-HSIC"
-    )
 
 
 def networks_from_checkpoint(checkpoint: Checkpoint | str | os.PathLike) -> Networks:
@@ -96,22 +52,18 @@ def networks_from_checkpoint(checkpoint: Checkpoint | str | os.PathLike) -> Netw
     architecture, stem = pool.architecture()
     encoder = resnet(
         architecture,
-        (None, None, stem.shape[2]),
-        stem="imagenet" if stem.shape[0] == 7 else "small",
+        (None, None, stem[2]),
+        stem="imagenet" if stem[0] == 7 else "small",
         name=architecture_name(architecture) or "resnet",
     )
     for layer in encoder.layers:
         pool.fill(layer, f"{pool.root}/~/{haiku_name(layer.name)}")
-    networks = Networks(
-        architecture,
-        encoder,
-        pool.head("projector"),
-        pool.head("predictor"),
-        pool.classifier(),
-        checkpoint.kernel_scale,
-    )
+    features = architecture.channels[-1]
+    projection = pool.head("projector", features)
+    prediction = pool.head("predictor", projection.output_shape[-1])
+    classifier = pool.classifier(features)
     pool.check_empty()
-    return networks
+    return Networks(architecture, encoder, projection, prediction, classifier, checkpoint.kernel_scale)
 
 
 def architecture_name(architecture: Architecture) -> str | None:
@@ -202,27 +154,43 @@ def convert(
     return report
 
 
+def _kernels(architecture: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names of the convolutions after the stem, as `networks.resnet` calls them, and the shapes of their kernels."""
+    inputs = architecture.stem_channels
+    for group, (blocks, channels) in enumerate(zip(architecture.blocks, architecture.channels, strict=True)):
+        inner = max(1, channels // 4)
+        for block in range(blocks):
+            if architecture.bottleneck:
+                kernels = [(1, 1, inputs, inner), (3, 3, inner, inner), (1, 1, inner, channels)]
+            else:
+                kernels = [(3, 3, inputs, channels), (3, 3, channels, channels)]
+            for index, kernel in enumerate(kernels):
+                yield f"group{group}_block{block}_conv{index}", kernel
+            if block == 0:
+                yield f"group{group}_block{block}_shortcut_conv", (1, 1, inputs, channels)
+            inputs = channels
+
+
 class _Pool:
     """The arrays of a checkpoint, each to be taken once."""
 
     def __init__(self, checkpoint: Checkpoint):
-        self._arrays = {
-            f"{module}/{name}": array
+        named = [
+            # Haiku numbers a name that was used before: the stem may be `initial_conv_1`.
+            (re.sub(r"/~/(initial_conv|initial_batchnorm)_1/", r"/~/\1/", f"{module}/{name}"), array)
             for tree in (checkpoint.params, checkpoint.state)
             for module, arrays in tree.items()
             for name, array in arrays.items()
-        }
+        ]
+        self._arrays = dict(named)
+        if len(self._arrays) < len(named):
+            raise ValueError(f"{len(named) - len(self._arrays)} arrays of the checkpoint share their names.")
         roots = {key.split("/~/")[0] for key in self._arrays if "/~/initial_conv" in key}
         if len(roots) != 1:
             raise ValueError(
-                f"Expected one residual network in the checkpoint, found {len(roots)}: {sorted(roots)}."
+                f"Expected one residual network in the checkpoint, found {len(roots)}: {listed(roots)}."
             )
         self.root = roots.pop()
-        # Haiku numbers a name that was used before: the stem may be `initial_conv_1`.
-        self._arrays = {
-            re.sub(r"/~/(initial_conv|initial_batchnorm)_1/", r"/~/\1/", key): array
-            for key, array in self._arrays.items()
-        }
 
     def take(self, key: str, shape: tuple[int, ...]) -> np.ndarray:
         """Takes an array out, reshaped: Haiku keeps leading axes of 1 on batch statistics."""
@@ -244,64 +212,67 @@ class _Pool:
         weights = zip(layer.weights, keys, strict=False)
         layer.set_weights([self.take(f"{module}/{key}", tuple(weight.shape)) for weight, key in weights])
 
-    def head(self, name: str) -> keras.Model:
+    def head(self, name: str, inputs: int) -> keras.Model:
         """Builds the projector or predictor and gives it its weights."""
-        input_dim, hidden = self._shape(f"{name}/linear/w")
-        network = projector(input_dim, hidden, self._shape(f"{name}/linear_1/w")[1], name=name)
+        hidden = self._shape(f"{name}/linear/w", (inputs, None))[1]
+        output = self._shape(f"{name}/linear_1/w", (hidden, None))[1]
+        network = projector(inputs, hidden, output, name=name)
         for layer, module in (("hidden", "linear"), ("hidden_bn", "batch_norm"), ("output", "linear_1")):
             self.fill(network.get_layer(layer), f"{name}/{module}")
         return network
 
-    def classifier(self) -> keras.layers.Dense:
+    def classifier(self, features: int) -> keras.layers.Dense:
         """Builds the online classifier and gives it its weights."""
-        features, classes = self._shape("classifier/w")
-        layer = keras.layers.Dense(classes, name="logits")
+        layer = keras.layers.Dense(self._shape("classifier/w", (features, None))[1], name="logits")
         layer.build((None, features))
         self.fill(layer, "classifier")
         return layer
 
-    def architecture(self) -> tuple[Architecture, np.ndarray]:
-        """Reads the architecture off the names and shapes; also returns the first convolution's kernel."""
+    def architecture(self) -> tuple[Architecture, tuple[int, ...]]:
+        """Reads the architecture off the names and shapes; also returns the shape of the first kernel.
+
+        Every kernel is compared with it: the network that is built of it is as large as the arrays that are there.
+        """
         pattern = re.compile(re.escape(self.root) + r"/~/block_group_(\d+)/~/block_(\d+)/~/conv_(\d+)/w")
-        convs = {
-            tuple(map(int, m.groups())): a for k, a in self._arrays.items() if (m := pattern.fullmatch(k))
-        }
+        convs = {tuple(map(int, m.groups())) for m in map(pattern.fullmatch, self._arrays) if m}
         last = max((conv for _, _, conv in convs), default=0)
-        groups = sorted({group for group, _, _ in convs})
+        counts: dict[int, int] = {}
+        for group, block, _ in convs:
+            counts[group] = max(counts.get(group, 0), block + 1)
+        groups, blocks = sorted(counts), tuple(counts[group] for group in sorted(counts))
         if last not in (1, 2):
             raise ValueError(f"Expected blocks of 2 or 3 convolutions under {self.root}, found {last + 1}.")
-        blocks = tuple(1 + max(block for g, block, _ in convs if g == group) for group in groups)
-        channels = tuple(convs[group, 0, last].shape[-1] for group in groups)
-        stem = self._arrays[f"{self.root}/~/initial_conv/w"]
-        return Architecture(blocks, channels, bottleneck=last == 2, stem_channels=stem.shape[-1]), stem
+        if groups != list(range(len(blocks))) or sum(blocks) > MAX_BLOCKS:
+            raise ValueError(
+                f"Expected groups of blocks under {self.root}, numbered from 0, of at most {MAX_BLOCKS} blocks, "
+                f"found groups {listed(groups)} of {listed(blocks)} blocks."
+            )
+
+        def kernel(layer: str, shape: tuple[int | None, ...]) -> tuple[int, ...]:
+            return self._shape(f"{self.root}/~/{haiku_name(layer)}/w", shape)
+
+        channels = tuple(kernel(f"group{g}_block0_conv{last}", (None,) * 4)[-1] for g in groups)
+        stem = kernel("stem_conv", (None,) * 4)
+        if stem[:2] not in ((3, 3), (7, 7)):
+            raise ValueError(f"Expected a first kernel of 3x3 or 7x7 pixels, found the shape {stem}.")
+        architecture = Architecture(blocks, channels, bottleneck=last == 2, stem_channels=stem[-1])
+        for layer, shape in _kernels(architecture):
+            kernel(layer, shape)
+        return architecture, stem
 
     def check_empty(self) -> None:
         """Raises ValueError if any array was not used."""
         if self._arrays:
-            rest = ", ".join(sorted(self._arrays))
+            rest = listed(self._arrays)
             raise ValueError(f"{len(self._arrays)} arrays of the checkpoint fit nowhere: {rest}.")
 
-    def _shape(self, key: str) -> tuple[int, int]:
-        if key not in self._arrays or self._arrays[key].ndim != 2:
-            raise ValueError(f"The checkpoint has no matrix {key!r}.")
-        return self._arrays[key].shape
-
-
-def _named(value: Any) -> Any:
-    return value.as_dict() if isinstance(value, unpickle.Record) and value.fields else value
-
-
-def _arrays(tree: Any) -> Arrays:
-    """Checks that a tree is Haiku's: module names to parameter names to finite numeric arrays."""
-    if not isinstance(tree, Mapping) or not all(isinstance(module, Mapping) for module in tree.values()):
-        raise ValueError(
-            f"Expected Haiku parameters, a mapping of mappings of arrays, found {type(tree).__name__}."
-        )
-    arrays = {m: {n: np.asarray(a) for n, a in module.items()} for m, module in tree.items()}
-    for module, named in arrays.items():
-        for name, array in named.items():
-            if array.dtype.kind not in "fiu":
-                raise ValueError(f"{module}/{name} has dtype {array.dtype}, expected numbers.")
-            if not np.all(np.isfinite(array)):
-                raise ValueError(f"{module}/{name} holds NaN or Inf.")
-    return arrays
+    def _shape(self, key: str, expected: tuple[int | None, ...]) -> tuple[int, ...]:
+        """The shape of an array that has to be there, with the expected sizes where they are not None."""
+        kind = "matrix" if len(expected) == 2 else "kernel"
+        if key not in self._arrays or self._arrays[key].ndim != len(expected):
+            raise ValueError(f"The checkpoint has no {kind} {key!r}.")
+        shape = self._arrays[key].shape
+        if any(size not in (None, found) for size, found in zip(expected, shape, strict=True)):
+            sizes = ", ".join("any" if size is None else str(size) for size in expected)
+            raise ValueError(f"{key} has shape {shape}, expected ({sizes}).")
+        return shape

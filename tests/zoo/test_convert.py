@@ -157,7 +157,60 @@ ROOT = "tiny_res_net/~"
             r"classifier/b has shape \(6,\), expected \(5,\)",
         ),
         (lambda p, s: p["classifier"].update(w=np.full((8, 5), np.nan)), "classifier/w holds NaN"),
-        (lambda p, s: p["classifier"].update(b=np.array(list("abcde"))), "classifier/b has dtype <U1"),
+        (lambda p, s: p["classifier"].update(b=np.array(list("abcde"))), "refused an array .* of dtype U1"),
+        (lambda p, s: p["classifier"].update(b=np.ones(5, bool)), "classifier/b has dtype bool"),
+        (lambda p, s: p["classifier"].update(b=np.ones(5, complex)), "classifier/b has dtype complex128"),
+        (lambda p, s: p["classifier"].update(b=10**400), "classifier/b has dtype object"),
+        (lambda p, s: p["classifier"].update(b=[1, 2, 3, 4, 5]), "classifier/b is a list, expected an array"),
+        (lambda p, s: p["classifier"].update(b="x"), "classifier/b is a str, expected an array"),
+        (lambda p, s: p["classifier"].update(b=None), "classifier/b is a NoneType, expected an array"),
+        (
+            lambda p, s: p["classifier"].update(b=np.zeros((0, 10**9))),
+            r"classifier/b has shape \(0, 1000000000\)",
+        ),
+        (
+            lambda p, s: p["classifier"].update(b=np.full(5, 1e39)),
+            "classifier/b holds .* too large for float32",
+        ),
+        (lambda p, s: p.update(classifier=[np.zeros(3)]), "online_params: expected Haiku parameters"),
+        (
+            lambda p, s: p.update({f"m{i}": {"w": np.zeros(1)} for i in range(99)}),
+            "99 arrays .*m17/w and 89 more",
+        ),
+        (
+            lambda p, s: p.update({f"{ROOT}/initial_conv_1": p[f"{ROOT}/initial_conv"]}),
+            "1 arrays of the checkpoint share their names",
+        ),
+        (
+            lambda p, s: p.update({"b/~/initial_conv": {"w": np.zeros(1)}}),
+            "one residual network .* found 2: b, tiny",
+        ),
+        (lambda p, s: p[f"{ROOT}/initial_conv"].update(w=np.zeros(3)), "no kernel .*initial_conv/w"),
+        (
+            lambda p, s: p[f"{ROOT}/initial_conv"].update(w=np.zeros((5, 5, 3, 64))),
+            "3x3 or 7x7 .*5, 5, 3, 64",
+        ),
+        # As wide as the last kernel says, the rest would take terabytes: shapes are compared before anything is built.
+        (
+            lambda p, s: p[f"{ROOT}/block_group_0/~/block_0/~/conv_1"].update(
+                w=np.zeros((1, 1, 1, 10**6), np.int8)
+            ),
+            r"block_0/~/conv_0/w has shape \(3, 3, \d+, 8\), expected \(3, 3, \d+, 1000000\)",
+        ),
+        (
+            lambda p, s: p["projector/linear"].update(w=np.zeros((8, 10**6), np.int8)),
+            r"projector/linear_1/w has shape .* expected \(1000000, any\)",
+        ),
+        (
+            lambda p, s: p["classifier"].update(w=np.zeros((10**6, 5), np.int8)),
+            r"classifier/w has shape \(1000000, 5\), expected \(8, any\)",
+        ),
+        (
+            lambda p, s: p.update({f"{ROOT}/block_group_0/~/block_{10**50}/~/conv_0": {"w": np.zeros(1)}}),
+            "of at most 500 blocks",
+        ),
+        (lambda p, s: p.update({f"{ROOT}/block_group_7/~/block_0/~/conv_0": {"w": np.zeros(1)}}), "from 0"),
+        (lambda p, s: p.update({f"{ROOT}/block_group_0/~/block_0/~/conv_9": {"w": np.zeros(1)}}), "found 10"),
         (lambda p, s: p.pop(f"{ROOT}/initial_conv"), "one residual network"),
         (
             lambda p, s: p.update(
@@ -183,11 +236,33 @@ def test_another_architecture_than_expected_is_an_error(data_folder, tmp_path):
         convert.convert(data_folder / "checkpoint_tiny.npy", tmp_path / "a.weights.h5", heads=True)
 
 
-@pytest.mark.parametrize("value", [{"a": 1}, [1, 2], {"experiment_state": {"online_params": {}}}, "text"])
+@pytest.mark.parametrize("part", ["kernel_params", "online_params"])
+@pytest.mark.parametrize("value", [None, 3, [], {}, {"hsic_loss": {"scale": np.ones(2)}}, {"a": {"b": {}}}])
+def test_other_averages_are_said(part, value, data_folder, tmp_path):
+    checkpoint = np.load(data_folder / "checkpoint_tiny.npy", allow_pickle=True).item()
+    checkpoint["ema_state"][part] = value
+    np.save(tmp_path / "c.npy", checkpoint)
+    with pytest.raises(ValueError, match=r"[.]$"):
+        convert.networks_from_checkpoint(tmp_path / "c.npy")
+    checkpoint["ema_state"] = value
+    np.save(tmp_path / "c.npy", checkpoint)
+    with pytest.raises(ValueError, match=r"c\.npy has no kernel_params in its ema_state"):
+        convert.read_checkpoint(tmp_path / "c.npy")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *({"a": 1}, [1, 2], "text", None, {"experiment_state": None}, {"experiment_state": [1]}),
+        {"experiment_state": {"online_params": {}}},
+        {f"part{i}": i for i in range(10**5)},
+    ],
+)
 def test_other_pickles_are_no_checkpoints(value, tmp_path):
     (tmp_path / "other.pkl").write_bytes(pickle.dumps(value))
-    with pytest.raises(ValueError, match=r"other\.pkl is not an SSL-HSIC or BYOL checkpoint"):
+    with pytest.raises(ValueError, match=r"other\.pkl is not an SSL-HSIC or BYOL checkpoint") as caught:
         convert.read_checkpoint(tmp_path / "other.pkl")
+    assert len(str(caught.value)) < 500 + len(str(tmp_path))
 
 
 def test_a_malicious_checkpoint_is_refused(tmp_path):
