@@ -64,7 +64,8 @@ def open_regular(path: str | os.PathLike, limit: int | None = None) -> BinaryIO:
 def read_regular(path: str | os.PathLike, limit: int) -> bytes:
     """The bytes of a regular file of at most `limit` bytes; raises as `open_regular`."""
     with open_regular(path, limit) as file:
-        content = file.read(limit + 1)  # it may have grown since it was opened
+        # It may have grown since it was opened; as many bytes as are asked for are allocated.
+        content = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
     if len(content) > limit:
         raise OSError(f"{display(path)} has more bytes than the limit of {limit:,}.")
     return content
