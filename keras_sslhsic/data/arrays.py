@@ -102,4 +102,5 @@ def from_arrays(x: Any, y: Any = None, *, batch_size: int, **order: Any) -> tf.d
 
     dataset = plan.batches().map(gather, num_parallel_calls=2, deterministic=True).prefetch(2)
     dataset.steps_per_epoch = plan.steps_per_epoch
+    dataset.num_examples = plan.num_examples
     return dataset

@@ -234,6 +234,7 @@ def from_folder(
     if not plan.drop_remainder:  # a last batch of broken files alone
         dataset = dataset.filter(lambda batch: tf.shape(next(iter(batch.values())))[0] > 0)
     dataset.steps_per_epoch = plan.steps_per_epoch
+    dataset.num_examples = plan.num_examples
     dataset.class_names = classes and classes[1]
     dataset.files = files
     dataset.broken = broken

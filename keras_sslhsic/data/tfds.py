@@ -275,5 +275,6 @@ def from_tfds(
 
     dataset = batches.map_python(records.positions(), decode_batch, decoding, labels)
     dataset.steps_per_epoch = plan.steps_per_epoch
+    dataset.num_examples = plan.num_examples
     dataset.class_names = getattr(features[label_key], "names", None) if labels else None
     return dataset
