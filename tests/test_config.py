@@ -62,3 +62,11 @@ def test_bad_files(tmp_path):
     (tmp_path / "README.md").write_text("# A page")
     with pytest.raises(ValueError, match=r"Configs are Python files \(.py\)"):
         config.load(tmp_path / "README.md")
+
+
+def test_names_are_shown_escaped(tmp_path):
+    path = tmp_path / "a\nb.py"
+    path.write_text("raise KeyError")
+    for name in (path, tmp_path / "none\x1b[31m.py"):
+        with pytest.raises(ValueError, match=r"a\\nb\.py cannot be run|none\\x1b\[31m\.py"):
+            config.load(name)

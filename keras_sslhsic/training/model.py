@@ -443,6 +443,7 @@ class SSLHSIC(keras.Model):
         Raises:
             ValueError: for a data set smaller than the batch, float images, images that do not suit the encoder or the views, a
                 batch of one image, or one that the replicas cannot share.
+            lock.InUseError: if another process trains into the directory of a `callbacks.Checkpoint`.
         """
         checks.integer("epochs", epochs, 1)
         if kwargs.get("validation_split"):
