@@ -23,7 +23,7 @@ def path(variable: Any) -> str:
     return getattr(variable, "path", variable.name)
 
 
-def automatic_names(network: keras.Model) -> set[str]:
+def automatic_names(network: keras.Layer) -> set[str]:
     """The names that Keras gives such layers as a network has, before it numbers them: {"conv2d", ...}."""
     return {to_snake_case(type(layer).__name__) for layer in network._flatten_layers()}
 

@@ -73,9 +73,8 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     if resume and is_finished(shared):
         return read_summary(shared)
     with held(workdir):
-        _check_folder(
-            shared if resume else workdir, config, resume
-        )  # another process may just have begun there
+        # Another process may have begun there just before.
+        _check_folder(shared if resume else workdir, config, resume)
         return _pretrain(config, shared, workdir, machines, started)
 
 
@@ -312,13 +311,12 @@ def _check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
     name = display(workdir)
     if (workdir / CONFIG).exists():
         flat, other = _flat(json.loads(json.dumps(config.to_dict()))), _flat(read_json(workdir / CONFIG))
-        differing = sorted(name for name in flat.keys() | other.keys() if flat.get(name) != other.get(name))
+        differing = sorted(key for key in flat.keys() | other.keys() if flat.get(key) != other.get(key))
         if differing:
             raise ValueError(
                 f"{name} holds a run of another config; they differ in "
                 + ", ".join(
-                    f"{display(field)} ({other.get(field)!r} there, {flat.get(field)!r} now)"
-                    for field in differing
+                    f"{display(key)} ({other.get(key)!r} there, {flat.get(key)!r} now)" for key in differing
                 )
                 + ". Give another --workdir."
             )
@@ -329,15 +327,15 @@ def _check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
         return
     # What a run that was killed at its beginning leaves.
     found = workdir.iterdir() if workdir.exists() else []
-    begun = all(path.name in (VIEWS, BROKEN) or is_leftover(path) for path in found)
-    if resume and workdir.exists() and begun:
+    only_leftovers = all(path.name in (VIEWS, BROKEN) or is_leftover(path) for path in found)
+    if resume and workdir.exists() and only_leftovers:
         warnings.warn(f"The run in {name} had not begun: it has no {CONFIG}. It begins now.", stacklevel=3)
     elif resume:
         raise ValueError(
             f"There is no run in {name} to go on with: it has no {CONFIG}. Leave out --resume to begin one there, or give "
             "the --workdir of the run."
         )
-    elif not begun:
+    elif not only_leftovers:
         raise ValueError(f"{name} is not empty and holds no run. Give a new or an empty --workdir.")
 
 

@@ -37,7 +37,7 @@ def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = Non
     panels = [(title, [n for n in names if n in series]) for title, names in _PANELS]
     panels = [(title, names) for title, names in panels if names]
     columns = 3
-    rows = -(-len(panels) // columns)
+    rows = max(1, -(-len(panels) // columns))
     figure = Figure(figsize=(4.2 * columns, 2.8 * rows), layout="constrained")
     for axes, (title, names) in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=False):
         for name in names:

@@ -29,7 +29,7 @@ def variables(model: keras.Model) -> dict[str, Any]:
 
 
 def by_position(model: keras.Model) -> dict[str, Any]:
-    """The same variables as version 0.1.0 named them in its checkpoints: ``optimizer/0003``."""
+    """The same variables by their places, ``optimizer/0003``, as checkpoints of format 1 have them."""
     groups = {
         "model": model.weights,
         "optimizer": model.optimizer.variables,
@@ -71,7 +71,7 @@ def _model_names(model) -> dict[int, str]:
     """{id of a variable: its name} of a model's weights, by the attribute that holds their network."""
     named: dict[int, str] = {}
     for attribute, network in vars(model).items():
-        if isinstance(network, keras.Model):
+        if isinstance(network, keras.Layer):
             paths = _uncounted([compat.path(v) for v in network.weights], network)
             unique = _unique(f"{attribute}/{path}" for path in paths)
             named.update(zip(map(id, network.weights), unique, strict=True))
@@ -80,7 +80,7 @@ def _model_names(model) -> dict[int, str]:
     return named
 
 
-def _uncounted(paths: list[str], network: keras.Model) -> list[str]:
+def _uncounted(paths: list[str], network: keras.Layer) -> list[str]:
     """Paths of a network's variables, their automatic names numbered in it alone: conv2d, conv2d#1, conv2d#2."""
     automatic = compat.automatic_names(network)
     counts: dict[str, set[int]] = defaultdict(set)

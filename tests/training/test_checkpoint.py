@@ -235,7 +235,7 @@ def test_variables_are_matched_by_name(tmp_path):
         np.testing.assert_array_equal(*slots)
 
 
-def test_checkpoints_of_version_0_1_0_are_read(compiled, tmp_path):
+def test_checkpoints_that_name_variables_by_their_places_are_read(compiled, tmp_path):
     model = compiled()
     for index, variable in enumerate([*model.weights, *model.optimizer.variables]):
         variable.assign(tf.fill(variable.shape, tf.cast(index, variable.dtype)))
