@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from keras_sslhsic import checks, evaluation, losses, plots
+from keras_sslhsic import checks, evaluation, losses, plots, views
 from keras_sslhsic import config as configs
 from keras_sslhsic.data.sources import Labelled, Source, source
 from keras_sslhsic.files import display, is_leftover, read_json, read_regular, write_json, write_text
@@ -29,7 +29,6 @@ from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.model import SSLHSIC
 from keras_sslhsic.training.progress import Progress
 from keras_sslhsic.training.strategy import strategy
-from keras_sslhsic.views import show
 from keras_sslhsic.zoo.model_files import save_model
 
 CONFIG, SUMMARY, HISTORY = "config.json", "summary.json", "history.csv"
@@ -88,7 +87,7 @@ def _pretrain(config, shared, workdir, machines, started):
     # The config first: it makes the folder a run.
     write_json(workdir / CONFIG, config.to_dict())
     untrained = model.encoder.get_weights()
-    plots.save(show(data.sample(8), model.policy), workdir / VIEWS)
+    plots.save(views.show(data.sample(8), model.policy), workdir / VIEWS)
 
     checkpoint = Checkpoint(shared / "checkpoints")
     first_epoch = checkpoint.restore(model)

@@ -75,7 +75,7 @@ def pretrain(trainer, monkeypatch):
     monkeypatch.setattr(experiment.evaluation, "extract_features", lambda *arguments: np.zeros([8, 4]))
     for name in ("curves", "feature_map"):
         monkeypatch.setattr(plots, name, lambda *arguments: plots.save(Figure(), arguments[-1]))
-    monkeypatch.setattr(experiment, "show", lambda *arguments: Figure())
+    monkeypatch.setattr(views, "show", lambda *arguments: Figure())
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: path.write_bytes(b"picture"))
     monkeypatch.setattr(keras.callbacks, "TensorBoard", lambda *arguments, **options: Ends())
     monkeypatch.setattr(experiment, "Progress", keras.callbacks.Callback)
