@@ -202,6 +202,7 @@ def _pretrain(options):
     # busier than sharing every operation out among all cores.
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // 4)))
     from keras_sslhsic import config, experiment
+    from keras_sslhsic.files import display, is_leftover
 
     settings = config.load(options.config, options.overrides)
     finished = options.resume and experiment.is_finished(options.workdir)
@@ -214,8 +215,8 @@ def _pretrain(options):
         print(experiment.format_table(summary["results"]))
     if finished:
         print("The run was finished before; nothing was changed.")
-    written = sorted(path.name for path in Path(options.workdir).iterdir() if path.is_file())
-    print(f"The run is in {options.workdir}: {', '.join(written)}.")
+    files = (p for p in Path(options.workdir).iterdir() if p.is_file() and not is_leftover(p))
+    print(f"The run is in {display(options.workdir)}: {', '.join(sorted(display(p.name) for p in files))}.")
 
 
 def _evaluate(options):

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.models.functional import Functional
+from keras.src.utils.naming import to_snake_case
 
 
 def tensor(variable: Any) -> tf.Variable:
@@ -20,6 +21,11 @@ def tensor(variable: Any) -> tf.Variable:
 def path(variable: Any) -> str:
     """The unique path of a Keras variable, e.g. `online/stem_conv/kernel`."""
     return getattr(variable, "path", variable.name)
+
+
+def automatic_names(network: keras.Layer) -> set[str]:
+    """The names that Keras gives such layers as a network has, before it numbers them: {"conv2d", ...}."""
+    return {to_snake_case(type(layer).__name__) for layer in network._flatten_layers()}
 
 
 def freeze_but_keep_batch_statistics(model: keras.Model) -> None:

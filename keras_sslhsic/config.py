@@ -9,6 +9,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from keras_sslhsic.files import display
+
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
     """Loads a config file and applies overrides.
@@ -27,7 +29,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
     path = Path(path)
     if not path.is_file() or path.suffix != ".py":
         raise ValueError(
-            f"There is no config file {path}. Configs are Python files (.py) with a function get_config()."
+            f"There is no config file {display(path)}. Configs are Python files (.py) with a function get_config()."
         )
     spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
     assert spec is not None and spec.loader is not None
@@ -35,9 +37,13 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ValueError(f"The config {path} cannot be run: {type(error).__name__}: {error}") from error
+        raise ValueError(
+            f"The config {display(path)} cannot be run: {type(error).__name__}: {display(error)}"
+        ) from error
     if not hasattr(module, "get_config"):
-        raise ValueError(f"{path} defines no get_config(); a config is a function that returns a ConfigDict.")
+        raise ValueError(
+            f"{display(path)} defines no get_config(); a config is a function that returns a ConfigDict."
+        )
     config = module.get_config()
     config.lock()
     for override in overrides:

@@ -1,12 +1,14 @@
 """A whole experiment from its config: data, training, evaluation, pictures, and a run folder that holds them."""
 
+import contextlib
 import csv
 import inspect
 import io
 import json
 import os
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from keras_sslhsic import checks, evaluation, losses, plots
+from keras_sslhsic import checks, evaluation, losses, plots, views
 from keras_sslhsic import config as configs
 from keras_sslhsic.data.sources import Labelled, Source, source
+from keras_sslhsic.files import display, is_leftover, read_json, read_regular, write_json, write_text
+from keras_sslhsic.lock import held
 from keras_sslhsic.networks import build_encoder, with_preprocessing
 from keras_sslhsic.training import batches, lars, schedules
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
@@ -25,10 +29,11 @@ from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.model import SSLHSIC
 from keras_sslhsic.training.progress import Progress
 from keras_sslhsic.training.strategy import strategy
-from keras_sslhsic.views import show
+from keras_sslhsic.zoo.model_files import save_model
 
 CONFIG, SUMMARY, HISTORY = "config.json", "summary.json", "history.csv"
 ENCODER, MODEL, WEIGHTS = "encoder.keras", "model.keras", "encoder.weights.h5"
+VIEWS, BROKEN = "views.png", "broken_images.log"
 
 
 def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = False) -> dict[str, Any]:
@@ -36,6 +41,8 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
 
     The folder gets config.json, checkpoints/, history.csv, logs/ (TensorBoard), encoder.keras (images in [0, 255] to
     features), model.keras (to train on), encoder.weights.h5, curves.png, views.png, features.png and summary.json.
+    Each file is written whole, so that a run that was killed at any moment goes on with `resume`; one process at a time
+    writes to the folder.
 
     Of several workers, all read the chief's checkpoints, so `workdir` is on a file system that they share; each fills
     a folder, the chief `workdir` and worker i `workdir`.workeri.
@@ -43,14 +50,18 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     Args:
         config: see configs/fashion_small.py.
         workdir: the run folder; made if it is missing.
-        resume: go on with the run that the folder holds; one that is finished stays as it is.
+        resume: go on with the run that the folder holds; one that is finished stays as it is. One that was killed before
+            it wrote its config begins anew, with a warning.
 
     Returns:
         What summary.json holds: name, seed, epochs, seconds of all sessions (but not of epochs that were cut short), last
         metrics and the rows of the table.
 
     Raises:
-        ValueError: if the folder holds another run, or none to resume, or the config does not fit the data.
+        ValueError: if the folder holds another run, none to resume or one whose files are damaged, or the config does not
+            fit the data.
+        FloatingPointError: if the loss or a variable is no longer finite; the last checkpoint is from before.
+        lock.InUseError: if another process works in the folder.
     """
     started = time.monotonic()
     checks.integer("epochs", config.epochs, 1)
@@ -59,19 +70,32 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     shared, workdir = Path(workdir), _own_folder(Path(workdir), machines)
     _check_folder(shared if resume else workdir, config, resume)
     if resume and is_finished(shared):
-        return json.loads((shared / SUMMARY).read_text())
-    data = source(config, error_log=workdir / "broken_images.log")
+        return read_summary(shared)
+    with held(workdir):
+        # Another process may have begun there just before.
+        _check_folder(shared if resume else workdir, config, resume)
+        return _pretrain(config, shared, workdir, machines, started)
+
+
+def _pretrain(config, shared, workdir, machines, started):
+    """Trains and fills `workdir`, from the checkpoints in `shared` on."""
+    records = HistoryFile(workdir / HISTORY, started)
+    data = source(config, error_log=workdir / BROKEN)
     model = build_model(config, data, machines)
     # What `fit` would refuse is said before anything is written.
     batches.check(data.batches(0), machines.num_replicas_in_sync, model.encoder.input_shape[1:], model.policy)
-    workdir.mkdir(parents=True, exist_ok=True)
-    _write_json(workdir / CONFIG, config.to_dict())
+    # The config first: it makes the folder a run.
+    write_json(workdir / CONFIG, config.to_dict())
     untrained = model.encoder.get_weights()
-    show(data.sample(8), model.policy).savefig(workdir / "views.png", dpi=110)
+    plots.save(views.show(data.sample(8), model.policy), workdir / VIEWS)
 
     checkpoint = Checkpoint(shared / "checkpoints")
     first_epoch = checkpoint.restore(model)
-    records = HistoryFile(workdir / HISTORY, started)
+    if records.rows and not first_epoch:
+        warnings.warn(
+            f"There is no checkpoint in {display(checkpoint.directory)}: training begins with the first epoch.",
+            stacklevel=3,
+        )
     model.fit(
         data.batches(first_epoch),
         epochs=config.epochs,
@@ -88,9 +112,9 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     )
     history = read_history(workdir / HISTORY)
     plots.curves(history, workdir / "curves.png")
-    serving_encoder(model, model.evaluation_encoder).save(workdir / ENCODER)
-    model.evaluation_encoder.save_weights(workdir / WEIGHTS)
-    model.save(workdir / MODEL)
+    save_model(serving_encoder(model, model.evaluation_encoder), workdir / ENCODER, {})
+    save_model(model.evaluation_encoder, workdir / WEIGHTS, {})
+    save_model(model, workdir / MODEL, {})
     summary = {
         "name": config.name,
         "seed": config.seed,
@@ -101,7 +125,7 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     }
     if data.labelled_arrays is not None:
         # Read back, so that it shares no variables with the encoder that is set back to its first weights.
-        encoder = keras.models.load_model(workdir / ENCODER, compile=False)
+        encoder = _load_encoder(workdir)
         model.encoder.set_weights(untrained)
         summary["results"] = compare(encoder, serving_encoder(model, model.encoder), *data.labelled_arrays)
         test, labels = data.labelled_arrays[1]
@@ -110,7 +134,7 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     summary["seconds"] = round(
         float(np.nansum(history.get("seconds", 0.0))) + time.monotonic() - records.since, 1
     )
-    _write_json(workdir / SUMMARY, summary)
+    write_json(workdir / SUMMARY, summary)
     return summary
 
 
@@ -228,7 +252,8 @@ def compare(
 def untrained_encoder(workdir: str | os.PathLike) -> keras.Model:
     """The encoder that a run started from, normalisation inside."""
     config = load_config(workdir)
-    model = build_model(config, source(config), strategy("one"))
+    with _described_by(workdir):
+        model = build_model(config, source(config), strategy("one"))
     return serving_encoder(model, model.encoder)
 
 
@@ -239,14 +264,18 @@ def evaluate_run(workdir: str | os.PathLike) -> list[dict[str, Any]]:
         ValueError: if the folder holds no finished run, or its data have no labelled arrays.
     """
     workdir = Path(workdir)
-    data = source(load_config(workdir))
+    config = load_config(workdir)
+    with _described_by(workdir):
+        data = source(config)
     if data.labelled_arrays is None:
-        raise ValueError(f"The data of {workdir} are not labelled arrays: name a protocol and --data.")
+        raise ValueError(
+            f"The data of {display(workdir)} are not labelled arrays: name a protocol and --data."
+        )
     if not (workdir / ENCODER).exists():
         raise ValueError(
-            f"The run in {workdir} is not finished: it has no {ENCODER}. Go on with it by --resume."
+            f"The run in {display(workdir)} is not finished: it has no {ENCODER}. Go on with it by --resume."
         )
-    encoder = keras.models.load_model(workdir / ENCODER, compile=False)
+    encoder = _load_encoder(workdir)
     return compare(encoder, untrained_encoder(workdir), *data.labelled_arrays)
 
 
@@ -278,31 +307,35 @@ def _own_folder(workdir: Path, machines: tf.distribute.Strategy) -> Path:
 
 def _check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
     """Raises ValueError unless the folder is free for a new run, or holds the one to resume."""
-    wanted = json.loads(json.dumps(config.to_dict()))
-    file = workdir / CONFIG
-    if resume and not file.exists():
-        raise ValueError(
-            f"There is no run in {workdir} to go on with: it has no {CONFIG}. Leave out --resume to begin one there, or give "
-            "the --workdir of the run."
-        )
-    if file.exists():
-        found = json.loads(file.read_text())
-        flat, other = _flat(wanted), _flat(found)
-        differing = sorted(name for name in flat.keys() | other.keys() if flat.get(name) != other.get(name))
+    name = display(workdir)
+    if (workdir / CONFIG).exists():
+        flat, other = _flat(json.loads(json.dumps(config.to_dict()))), _flat(read_json(workdir / CONFIG))
+        differing = sorted(key for key in flat.keys() | other.keys() if flat.get(key) != other.get(key))
         if differing:
             raise ValueError(
-                f"{workdir} holds a run of another config; they differ in "
+                f"{name} holds a run of another config; they differ in "
                 + ", ".join(
-                    f"{name} ({other.get(name)!r} there, {flat.get(name)!r} now)" for name in differing
+                    f"{display(key)} ({other.get(key)!r} there, {flat.get(key)!r} now)" for key in differing
                 )
                 + ". Give another --workdir."
             )
         if not resume:
             raise ValueError(
-                f"{workdir} holds a run of this config already. Add --resume to go on with it, or give another --workdir."
+                f"{name} holds a run of this config already. Add --resume to go on with it, or give another --workdir."
             )
-    elif workdir.exists() and any(workdir.iterdir()):
-        raise ValueError(f"{workdir} is not empty and holds no run. Give a new or an empty --workdir.")
+        return
+    # What a run that was killed at its beginning leaves.
+    found = workdir.iterdir() if workdir.exists() else []
+    only_leftovers = all(path.name in (VIEWS, BROKEN) or is_leftover(path) for path in found)
+    if resume and workdir.exists() and only_leftovers:
+        warnings.warn(f"The run in {name} had not begun: it has no {CONFIG}. It begins now.", stacklevel=3)
+    elif resume:
+        raise ValueError(
+            f"There is no run in {name} to go on with: it has no {CONFIG}. Leave out --resume to begin one there, or give "
+            "the --workdir of the run."
+        )
+    elif not only_leftovers:
+        raise ValueError(f"{name} is not empty and holds no run. Give a new or an empty --workdir.")
 
 
 def _flat(config: dict) -> dict[str, Any]:
@@ -313,21 +346,77 @@ def load_config(workdir: str | os.PathLike) -> ConfigDict:
     """The config of a run folder.
 
     Raises:
-        ValueError: if the folder holds no run.
+        ValueError: if the folder holds no run, or its config is damaged.
     """
     file = Path(workdir) / CONFIG
     if not file.exists():
         raise ValueError(
-            f"{workdir} holds no run: there is no {CONFIG} in it. Make one with `keras-sslhsic pretrain`."
+            f"{display(workdir)} holds no run: there is no {CONFIG} in it. Make one with `keras-sslhsic pretrain`."
         )
-    return ConfigDict(json.loads(file.read_text()))
+    config = ConfigDict(read_json(file))
+    with _described_by(workdir):
+        config.data.source  # noqa: B018  what others look at first
+    return config
+
+
+@contextlib.contextmanager
+def _described_by(workdir: str | os.PathLike) -> Iterator[None]:
+    """Says that a config is to blame where it lacks something, or has something of another type."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{display(Path(workdir) / CONFIG)} is not the config of a run: {display(error)}. Restore it."
+        ) from error
+
+
+def _load_encoder(workdir: Path) -> keras.Model:
+    return keras.models.load_model(workdir / ENCODER, compile=False, safe_mode=True)
+
+
+def read_summary(workdir: str | os.PathLike) -> dict[str, Any]:
+    """What summary.json of a finished run holds; see `pretrain`.
+
+    Raises:
+        ValueError: if it holds something else.
+    """
+    file = Path(workdir) / SUMMARY
+    summary = read_json(file)
+    rows = summary.get("results")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and row for row in rows):
+        raise ValueError(
+            f"{display(file)} is not the summary of a run: its results are no list of mappings. Remove it, and make it anew "
+            "with --resume."
+        )
+    return summary
 
 
 def read_history(file: Path) -> dict[str, list[float]]:
-    """{name: a value an epoch} from history.csv."""
-    with open(file, newline="") as lines:
-        rows = list(csv.DictReader(lines))
+    """{name: a value an epoch} from history.csv.
+
+    Raises:
+        ValueError: if it holds anything but a line of names and lines of as many numbers.
+    """
+    rows = _read_rows(file)
     return {name: [float(row[name]) for row in rows] for name in rows[0]} if rows else {}
+
+
+def _read_rows(file: Path) -> list[dict[str, str]]:
+    """The lines of history.csv; none if there is no file."""
+    if not file.exists():
+        return []
+    content = read_regular(file, limit=2**28)
+    try:
+        rows = list(csv.DictReader(io.StringIO(content.decode(), newline="")))
+        for row in rows:
+            for value in row.values():
+                float(value)
+    except (ValueError, TypeError, csv.Error) as error:
+        raise ValueError(
+            f"{display(file)} is not the history of a run ({display(error)}). Restore it; or remove it, to go on without what "
+            "it recorded."
+        ) from error
+    return rows
 
 
 class HistoryFile(keras.callbacks.Callback):
@@ -336,41 +425,32 @@ class HistoryFile(keras.callbacks.Callback):
     Rows of epochs that are trained once more are replaced.
 
     Args:
-        file: the CSV file.
+        file: the CSV file; its lines are read now.
         since: `time.monotonic()` from which the first epoch's seconds count.
 
     Attributes:
         since: the end of the last epoch.
+        rows: a mapping an epoch.
+
+    Raises:
+        ValueError: if the file is not such a history.
     """
 
     def __init__(self, file: Path, since: float):
         super().__init__()
         self.file = file
         self.since = since
+        self.rows: list[dict[str, Any]] = [*_read_rows(file)]
 
     def on_epoch_end(self, epoch, logs=None):
-        rows: list[dict[str, Any]] = []
-        if self.file.exists():
-            with open(self.file, newline="") as lines:
-                rows = list(csv.DictReader(lines))[:epoch]
         now = time.monotonic()
         metrics = {name: float(value) for name, value in logs.items()}
-        rows.append({"epoch": epoch, **metrics, "seconds": round(now - self.since, 1)})
+        seconds = round(now - self.since, 1)
+        self.rows[epoch:] = [{"epoch": epoch, **metrics, "seconds": seconds}]
         self.since = now
         text = io.StringIO()
         # A run that an earlier version began may have other columns.
-        table = csv.DictWriter(text, rows[-1], restval="nan", extrasaction="ignore", lineterminator="\n")
+        table = csv.DictWriter(text, self.rows[-1], restval="nan", extrasaction="ignore", lineterminator="\n")
         table.writeheader()
-        table.writerows(rows)
-        _write(self.file, text.getvalue())
-
-
-def _write_json(file: Path, content: Any) -> None:
-    _write(file, json.dumps(content, indent=2) + "\n")
-
-
-def _write(file: Path, text: str) -> None:
-    """Writes a file so that a reader finds the old one or the new one, never half of it."""
-    partial = file.with_name(file.name + ".partial")
-    partial.write_text(text)
-    os.replace(partial, file)
+        table.writerows(self.rows)
+        write_text(self.file, text.getvalue())

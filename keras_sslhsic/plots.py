@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from keras_sslhsic.files import written_whole
+
 _PANELS = (
     ("Loss", ("loss",)),
     ("HSIC(Z, Y) and sqrt HSIC(Z, Z)", ("hsic_zy", "sqrt_hsic_zz")),
@@ -35,7 +37,7 @@ def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = Non
     panels = [(title, [n for n in names if n in series]) for title, names in _PANELS]
     panels = [(title, names) for title, names in panels if names]
     columns = 3
-    rows = -(-len(panels) // columns)
+    rows = max(1, -(-len(panels) // columns))
     figure = Figure(figsize=(4.2 * columns, 2.8 * rows), layout="constrained")
     for axes, (title, names) in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=False):
         for name in names:
@@ -48,7 +50,9 @@ def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = Non
             axes.legend(fontsize=8)
     for axes in figure.axes[len(panels) :]:
         axes.set_axis_off()
-    return _saved(figure, path)
+    if path is not None:
+        save(figure, path)
+    return figure
 
 
 def feature_map(
@@ -91,10 +95,16 @@ def feature_map(
     axes.set_title("t-SNE of the features of test images")
     if len(classes) <= 20:
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=2.5, frameon=False)
-    return _saved(figure, path)
-
-
-def _saved(figure: Figure, path: str | Path | None) -> Figure:
     if path is not None:
-        figure.savefig(path, dpi=110)
+        save(figure, path)
     return figure
+
+
+def save(figure: Figure, path: str | Path) -> None:
+    """Writes a picture, whole or not at all, in the format of the path's suffix.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    with written_whole(path, Path(path).suffix) as temporary:
+        figure.savefig(temporary, dpi=110)

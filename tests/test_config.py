@@ -50,6 +50,14 @@ def test_bad_overrides(file, override, message):
         config.load(file, [override])
 
 
+def test_names_are_shown_escaped(tmp_path):
+    path = tmp_path / "a\nb.py"
+    path.write_text("raise KeyError")
+    for name in (path, tmp_path / "none\x1b[31m.py"):
+        with pytest.raises(ValueError, match=r"a\\nb\.py cannot be run|none\\x1b\[31m\.py"):
+            config.load(name)
+
+
 def test_bad_files(tmp_path):
     with pytest.raises(ValueError, match="There is no config file"):
         config.load(tmp_path / "none.py")

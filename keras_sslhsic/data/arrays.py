@@ -73,7 +73,7 @@ def from_arrays(x: Any, y: Any = None, *, batch_size: int, **order: Any) -> tf.d
 
     Returns:
         A dataset of `{"image": uint8 [B, H, W, C]}`, with `"label": int64 [B]` if `y` is given. Its attribute
-        `steps_per_epoch` counts the batches of an epoch.
+        `steps_per_epoch` counts the batches of an epoch, and `num_examples` the images.
 
     Raises:
         ValueError: the images are not uint8 [N, H, W, C], the labels are not integers [N], or there are fewer
@@ -102,4 +102,5 @@ def from_arrays(x: Any, y: Any = None, *, batch_size: int, **order: Any) -> tf.d
 
     dataset = plan.batches().map(gather, num_parallel_calls=2, deterministic=True).prefetch(2)
     dataset.steps_per_epoch = plan.steps_per_epoch
+    dataset.num_examples = plan.num_examples
     return dataset

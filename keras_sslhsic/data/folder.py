@@ -211,7 +211,7 @@ def from_folder(
     Returns:
         A dataset of `{"image": uint8 [B, S, S, C]}`, or of `{"view1", "view2", ...: uint8 [B, V, V, C]}` for
         host crops of side V; with `"label": int64 [B]` if there are classes. Its attributes:
-        `steps_per_epoch`; `class_names`, a list or None; `files`, the paths; `broken`, the `BrokenFiles`
+        `steps_per_epoch`; `num_examples`; `class_names`, a list or None; `files`, the paths; `broken`, the `BrokenFiles`
         found so far.
 
     Raises:
@@ -234,6 +234,7 @@ def from_folder(
     if not plan.drop_remainder:  # a last batch of broken files alone
         dataset = dataset.filter(lambda batch: tf.shape(next(iter(batch.values())))[0] > 0)
     dataset.steps_per_epoch = plan.steps_per_epoch
+    dataset.num_examples = plan.num_examples
     dataset.class_names = classes and classes[1]
     dataset.files = files
     dataset.broken = broken

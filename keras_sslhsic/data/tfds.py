@@ -226,7 +226,7 @@ def from_tfds(
 
     Returns:
         A dataset of `{"image": uint8 [B, S, S, C]}`, or of `{"view1", "view2", ...: uint8 [B, V, V, C]}` for
-        host crops of side V; with `"label": int64 [B]`. Its attributes: `steps_per_epoch`; `class_names`, a
+        host crops of side V; with `"label": int64 [B]`. Its attributes: `steps_per_epoch`; `num_examples`; `class_names`, a
         list or None.
 
     Raises:
@@ -275,5 +275,6 @@ def from_tfds(
 
     dataset = batches.map_python(records.positions(), decode_batch, decoding, labels)
     dataset.steps_per_epoch = plan.steps_per_epoch
+    dataset.num_examples = plan.num_examples
     dataset.class_names = getattr(features[label_key], "names", None) if labels else None
     return dataset

@@ -76,6 +76,34 @@ def share(dataset: Any) -> Any:
     return dataset.with_options(options)
 
 
+def finite(dataset: Any) -> Any:
+    """The same batches, float crops looked at before a step trains on them: one NaN would spoil every weight.
+
+    Raises:
+        ValueError: if crops that are arrays hold NaN or infinities. A data set raises InvalidArgumentError at the batch.
+    """
+    message = "The crops hold NaN or infinite values: find out where they come from"
+    if isinstance(dataset, dict):
+        crops = unpack(dataset)[0]
+        if isinstance(crops, tuple) and not all(np.isfinite(crop).all() for crop in crops):
+            raise ValueError(f"{message}.")
+    if not isinstance(dataset, tf.data.Dataset):
+        return dataset
+
+    def is_float(tensor):
+        return getattr(tensor, "dtype", tf.uint8).is_floating
+
+    def looked_at(*batch):
+        batch = tf.nest.map_structure(
+            lambda x: tf.debugging.check_numerics(x, message) if is_float(x) else x, batch
+        )
+        return batch if len(batch) > 1 else batch[0]
+
+    if not any(map(is_float, tf.nest.flatten(dataset.element_spec))):
+        return dataset
+    return dataset.map(looked_at, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
 def check(
     dataset: Any, num_replicas: int, wanted: tuple[int | None, int | None, int], policy: ViewPolicy
 ) -> None:

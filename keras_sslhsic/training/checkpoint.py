@@ -1,5 +1,8 @@
-"""Checkpoints of a training run: one file each, written atomically, from which `fit` goes on exactly."""
+"""Checkpoints of a training run: one file each, written whole, from which `fit` goes on exactly."""
 
+import contextlib
+import hashlib
+import io
 import json
 import os
 import re
@@ -12,10 +15,15 @@ import keras
 import numpy as np
 
 from keras_sslhsic import compat
+from keras_sslhsic.files import display, open_regular, written_whole
+from keras_sslhsic.lock import held
+from keras_sslhsic.training import state
+from keras_sslhsic.version import __version__
 
 _NAME = "checkpoint-{:06d}.npz"
 _PATTERN = re.compile(r"checkpoint-(\d{6,})\.npz")
 _META = "meta.json"
+_FORMAT = 2  # 1: variables by position, no digest
 
 
 class Checkpoint(keras.callbacks.Callback):
@@ -26,8 +34,9 @@ class Checkpoint(keras.callbacks.Callback):
     order is a function of its seed and the epoch (`data.from_arrays` and its siblings), a run that was killed and started
     again ends with the same weights as one that was not.
 
-    A file is written beside its final name, flushed to the disk and renamed: whoever finds it finds all of it. A file
-    that cannot be read all the same is passed over with a warning, and the one before it taken.
+    Whoever finds a file finds all of it (see `files.written_whole`), and one process at a time trains into a directory. A
+    file that is damaged all the same, which its digest tells, is passed over with a warning, and the one before it taken.
+    Weights that are not finite are never saved.
 
     With several workers, the chief writes and all of them read, so the directory must be one that they share.
 
@@ -37,6 +46,7 @@ class Checkpoint(keras.callbacks.Callback):
 
     Raises:
         ValueError: if keep < 1.
+        FloatingPointError: at the end of an epoch that left NaN or infinities in a variable.
 
     Example:
         model.fit(dataset, epochs=100, callbacks=[Checkpoint("runs/a/checkpoints")])   # again after a crash
@@ -48,99 +58,206 @@ class Checkpoint(keras.callbacks.Callback):
             raise ValueError(f"keep must be at least 1, got {keep}.")
         self.directory = Path(directory)
         self.keep = keep
+        self.num_images: int | None = None
 
     def on_epoch_end(self, epoch, logs=None):
-        if not np.isfinite(float((logs or {}).get("loss", 0.0))):
-            return  # the last good checkpoint stays the last
-        if self.model.distribute_strategy.extended.should_checkpoint:
+        if np.isfinite(float((logs or {}).get("loss", 0.0))):  # else the last good checkpoint stays the last
             self.save(self.model, epoch + 1)
 
     def save(self, model: keras.Model, epoch: int) -> Path:
-        """Writes the state of a model that has finished `epoch` epochs; returns the file."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        final = self.directory / _NAME.format(epoch)
-        partial = final.with_suffix(".partial")
-        meta = {"epoch": epoch, "step": int(compat.tensor(model.step).numpy()), "seed": model.seed}
-        with open(partial, "wb") as file:
-            arrays: dict[str, Any] = {name: compat.tensor(v).numpy() for name, v in _state(model).items()}
-            arrays[_META] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, final)
-        for old in self.files()[: -self.keep]:
-            old.unlink()
-        return final
+        """Writes the state of a model that has finished `epoch` epochs, on the chief; returns the file.
+
+        Raises:
+            FloatingPointError: if a variable is not finite; nothing is written then.
+        """
+        values = state.arrays(state.variables(model))
+        if name := state.not_finite(values):
+            files = self.files()
+            last = (
+                f"the last checkpoint is of epoch {_epoch(files[-1])}" if files else "there is no checkpoint"
+            )
+            raise FloatingPointError(
+                f"{name} became NaN or infinite in epoch {epoch}, which is therefore not saved; {last}. Lower the learning "
+                "rate or warm up for longer."
+            )
+        file = self.directory / _NAME.format(epoch)
+        if model.distribute_strategy.extended.should_checkpoint:
+            meta = {
+                "format": _FORMAT,
+                "version": __version__,
+                "epoch": epoch,
+                "step": int(compat.tensor(model.step).numpy()),
+                "seed": model.seed,
+                "images": self.num_images,
+            }
+            _write(file, meta, values)
+            for old in self.files()[: -self.keep]:
+                old.unlink(missing_ok=True)
+        return file
 
     def files(self) -> list[Path]:
         """The checkpoints in the directory, oldest first."""
         if not self.directory.is_dir():
             return []
-        return sorted(p for p in self.directory.iterdir() if _PATTERN.fullmatch(p.name))
+        return sorted((p for p in self.directory.iterdir() if _PATTERN.fullmatch(p.name)), key=_epoch)
 
     def restore(self, model: keras.Model) -> int:
-        """Puts the newest readable checkpoint into a compiled model.
+        """Puts the newest whole checkpoint into a compiled model.
 
         Returns:
             The number of epochs that it has finished; 0 if there is no checkpoint.
 
         Raises:
-            ValueError: if the checkpoint is of another model, or the workers of one run do not find the same one.
+            ValueError: if none is whole; if the checkpoint is of another model, seed or newer version; or if the workers of
+                one run do not find the same one.
         """
         epoch = self._restore_newest(model)
         found = compat.of_all_replicas(model.distribute_strategy, epoch)
         if len(set(found)) > 1:
             raise ValueError(
-                f"The workers would go on from different epochs, {found}: this one found {epoch} in {self.directory}. Give "
-                "all of them one directory on a file system that they share."
+                f"The workers would go on from different epochs, {found}: this one found {epoch} in "
+                f"{display(self.directory)}. Give all of them one directory on a file system that they share."
             )
         return epoch
 
     def _restore_newest(self, model) -> int:
-        for file in reversed(self.files()):
-            try:
-                with np.load(file) as archive:
-                    arrays = {name: archive[name] for name in archive.files}
-                meta = json.loads(arrays.pop(_META).tobytes())
-            except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
-                warnings.warn(
-                    f"{file} cannot be read ({error}); trying the checkpoint before it.", stacklevel=2
-                )
-                continue
-            _assign(model, arrays, file)
-            return meta["epoch"]
-        return 0
-
-
-def _state(model) -> dict:
-    groups = {
-        "model": model.weights,
-        "optimizer": model.optimizer.variables,
-        "kernel_optimizer": model.kernel_optimizer.variables,
-    }
-    # The index keeps names apart that Keras made equal.
-    return {f"{group}/{i:04d}/{compat.path(v)}": v for group, vs in groups.items() for i, v in enumerate(vs)}
-
-
-def _assign(model, arrays, file):
-    # Paths hold counters of the process (adam_1), so the position and the shape decide.
-    state = {_position(name): v for name, v in _state(model).items()}
-    saved = {_position(name): (name, value) for name, value in arrays.items()}
-    if state.keys() != saved.keys():
-        raise ValueError(
-            f"{file} holds {len(saved)} variables and the model has {len(state)}: it is the checkpoint of another model or "
-            "optimizer. Give another directory, or the configuration that wrote it."
-        )
-    for key, (name, value) in saved.items():
-        if tuple(state[key].shape) != value.shape:
+        self.num_images = None
+        newest = self._newest()
+        if newest is None:
+            return 0
+        file, meta, values = newest
+        if meta["seed"] != model.seed:
             raise ValueError(
-                f"{file} holds {name} with shape {value.shape}, but the model's has {tuple(state[key].shape)}: it is the "
-                "checkpoint of another model. Give another directory, or the configuration that wrote it."
+                f"{display(file)} was trained with the seed {meta['seed']}, and the model has {model.seed}: it would see "
+                "other views. Give another directory, or the seed of before."
             )
-    for key, (_, value) in saved.items():
-        state[key].assign(value)
+        by_name = meta["format"] == _FORMAT
+        try:
+            state.assign(state.variables(model) if by_name else state.by_position(model), values)
+        except ValueError as error:
+            raise ValueError(
+                f"{display(file)} is the checkpoint of another model or optimizer: {error}. Give another directory, or the "
+                "configuration that wrote it."
+            ) from error
+        self.num_images = meta.get("images")
+        return meta["epoch"]
+
+    def _newest(self) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]] | None:
+        """The newest whole file, what it says of itself, and its arrays; None if there is no file."""
+        files = self.files()
+        for file in reversed(files):
+            try:
+                return file, *_read(file)
+            except _DamagedError as error:
+                warnings.warn(
+                    f"{display(file)} cannot be read ({error}); trying the checkpoint before it.",
+                    stacklevel=2,
+                )
+        if files:
+            raise ValueError(
+                f"None of the {len(files)} checkpoints in {display(self.directory)} is whole. Put a good copy there; or remove "
+                "them, to train from the beginning."
+            )
+        return None
+
+    def train_on(self, num_images: int | None) -> None:
+        """Notes how many images are trained on, where it is known.
+
+        Raises:
+            ValueError: if the restored checkpoint was trained on another number of images.
+        """
+        if num_images is not None and self.num_images not in (None, num_images):
+            raise ValueError(
+                f"The checkpoint in {display(self.directory)} was trained on {self.num_images:,} images, and there are "
+                f"{num_images:,} now: batches would not be those that come next. Give the images of before, or another "
+                "directory."
+            )
+        self.num_images = num_images
+
+    def alone(self, model: keras.Model) -> contextlib.AbstractContextManager[None]:
+        """Keeps the directory to this process, if it is the one that writes.
+
+        Raises:
+            lock.InUseError: on entering, if another process trains into it.
+        """
+        writes = model.distribute_strategy.extended.should_checkpoint
+        return held(self.directory) if writes else contextlib.nullcontext()
 
 
-def _position(name: str) -> str:
-    """`optimizer/0003` of `optimizer/0003/lars/stem_conv_kernel_momentum`."""
-    return "/".join(name.split("/")[:2])
+# The file -----------------------------------------------------------------------------------------------------------
+
+
+class _DamagedError(Exception):
+    """A file that is not as it was written; the message says why."""
+
+
+def _epoch(file: Path) -> int:
+    found = _PATTERN.fullmatch(file.name)
+    assert found is not None
+    return int(found[1])
+
+
+def _write(file: Path, meta: dict[str, Any], values: dict[str, np.ndarray]) -> None:
+    text = json.dumps({**meta, "sha256": _digest(meta, values)}).encode()
+    with written_whole(file) as temporary, open(temporary, "wb") as stream:
+        np.savez(stream, **{**values, _META: np.frombuffer(text, np.uint8)})  # type: ignore[arg-type]
+
+
+def _read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What a file says of itself, and its arrays.
+
+    Raises:
+        _DamagedError: if it is not as it was written.
+        ValueError: if a newer version wrote it.
+    """
+    try:
+        with open_regular(file) as stream, zipfile.ZipFile(stream) as archive:
+            values = _members(archive, os.fstat(stream.fileno()).st_size)
+        meta = json.loads(values.pop(_META).tobytes())
+        digest, format_ = meta.pop("sha256", None), meta.setdefault("format", 1)
+        newer = format_ > _FORMAT
+        if not newer:
+            if format_ == _FORMAT and digest != _digest(meta, values):
+                raise ValueError("its content is not that of its digest")
+            if meta["epoch"] != _epoch(file) or not isinstance(meta["seed"], int):
+                raise ValueError(f"it says that it is of epoch {meta['epoch']} and seed {meta['seed']}")
+            if name := state.not_finite(values):
+                raise ValueError(f"{name} is not finite")
+            if format_ == 1:
+                values = {"/".join(name.split("/")[:2]): value for name, value in values.items()}
+    except Exception as error:  # damage makes zipfile, NumPy and JSON raise almost anything
+        raise _DamagedError(display(f"{type(error).__name__}: {error}")) from error
+    if newer:
+        raise ValueError(
+            f"{display(file)} was written by a newer version, {meta.get('version')}, and this is {__version__}: install that "
+            "one, or give another directory."
+        )
+    return meta, values
+
+
+def _members(archive: zipfile.ZipFile, size: int) -> dict[str, np.ndarray]:
+    """The arrays of an .npz that is not compressed, without allocating more than its size."""
+    members = archive.infolist()
+    declared = sum(max(member.file_size, member.compress_size) for member in members)
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members) or declared > size:
+        raise ValueError("its members are larger than the file")
+    return {member.filename.removesuffix(".npy"): _array(archive.read(member)) for member in members}
+
+
+def _array(content: bytes) -> np.ndarray:
+    """The array of an .npy file, on its bytes."""
+    header = io.BytesIO(content)
+    if np.lib.format.read_magic(header) != (1, 0):
+        raise ValueError("an array has another format")
+    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(header)
+    values = np.frombuffer(content, dtype, offset=header.tell())
+    return values.reshape(shape, order="F" if fortran_order else "C")
+
+
+def _digest(meta: dict[str, Any], values: dict[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
+    for name in sorted(values):
+        value = values[name]
+        digest.update(f"{name} {value.dtype.str} {value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).data)
+    return digest.hexdigest()

@@ -1,5 +1,6 @@
 """SSLHSIC: the Keras model that trains an encoder without labels."""
 
+import contextlib
 from typing import Any
 
 import keras
@@ -442,6 +443,7 @@ class SSLHSIC(keras.Model):
         Raises:
             ValueError: for a data set smaller than the batch, float images, images that do not suit the encoder or the views, a
                 batch of one image, or one that the replicas cannot share.
+            lock.InUseError: if another process trains into the directory of a `callbacks.Checkpoint`.
         """
         checks.integer("epochs", epochs, 1)
         if kwargs.get("validation_split"):
@@ -449,12 +451,22 @@ class SSLHSIC(keras.Model):
                 "validation_split is not supported: hold images back yourself, and give them as validation_data, a dataset."
             )
         callbacks = list(callbacks or [])
-        for callback in callbacks:
-            if isinstance(callback, Checkpoint):
-                initial_epoch = max(initial_epoch, callback.restore(self))
+        with contextlib.ExitStack() as stack:
+            for callback in callbacks:
+                if isinstance(callback, Checkpoint):
+                    stack.enter_context(callback.alone(self))
+            return self._fit(x, y, batch_size, epochs, initial_epoch, callbacks, **kwargs)
+
+    def _fit(self, x, y, batch_size, epochs, initial_epoch, callbacks, **kwargs):
+        """`fit`, when no other process writes to its checkpoints."""
+        checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
+        for checkpoint in checkpoints:
+            initial_epoch = max(initial_epoch, checkpoint.restore(self))
         dataset = batches.as_dataset(
             x, y, 256 if batch_size is None else batch_size, self.seed, initial_epoch
         )
+        for checkpoint in checkpoints:
+            checkpoint.train_on(getattr(dataset, "num_examples", None))
         batches.check(
             dataset,
             self.distribute_strategy.num_replicas_in_sync,
@@ -467,7 +479,7 @@ class SSLHSIC(keras.Model):
         for kind in (TargetEMA, StopOnFault) if self.target else (StopOnFault,):
             if not any(isinstance(callback, kind) for callback in callbacks):
                 callbacks.append(kind())
-        dataset = batches.share(dataset)
+        dataset = batches.share(batches.finite(dataset))
         if self._spec != (spec := getattr(dataset, "element_spec", None)):
             # Traced anew: TensorFlow would make general in size whatever differs, and the views need static shapes.
             self._spec, self.train_function = spec, None

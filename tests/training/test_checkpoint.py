@@ -1,15 +1,25 @@
 """Checkpoints: a killed run goes on as if it had not been."""
 
+import io
+import json
 import os
+import pickle
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
+import tracemalloc
+import warnings
+import zipfile
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from keras_sslhsic import LARS, callbacks, compat
+from keras_sslhsic import LARS, SSLHSIC, callbacks, compat, lock, views
+from keras_sslhsic.training import checkpoint
 
 
 def state(model):
@@ -78,6 +88,234 @@ def test_checkpoint_of_another_model_is_refused(compiled, tiny_model, images, la
     other = compiled(projection_dim=9)
     with pytest.raises(ValueError, match=r"shape .* the model's has"):
         callbacks.Checkpoint(tmp_path).restore(other)
+    with pytest.raises(ValueError, match="seed 0, and the model has 1"):
+        callbacks.Checkpoint(tmp_path).restore(compiled(seed=1))
+
+
+def test_other_images_than_those_of_the_checkpoint_are_refused(compiled, images, labels, tmp_path):
+    fit(compiled(), images, labels, 1, tmp_path)
+    with pytest.raises(ValueError, match="trained on 24 images, and there are 23 now"):
+        fit(compiled(), images[:23], labels[:23], 2, tmp_path)
+
+
+@pytest.fixture
+def saved(compiled, tmp_path):
+    """A checkpoint callback with the files of two epochs, different ones."""
+    callback = callbacks.Checkpoint(tmp_path)
+    model = compiled()
+    callback.save(model, 1)
+    model.encoder.layers[1].kernel.assign_add(tf.ones([3, 3, 3, 6]))
+    callback.save(model, 2)
+    return callback
+
+
+def test_any_damage_is_noticed(saved):
+    """Bits flipped anywhere, and ends cut off: the newest is read as it was written, or the older one instead of it."""
+    older, newest = saved.files()
+    expected = {file: checkpoint._read(file) for file in (older, newest)}
+    content = newest.read_bytes()
+    rng = np.random.default_rng(0)
+    read = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for trial in range(1500):
+            damaged = bytearray(content)
+            place = int(rng.integers(len(content)))
+            if trial % 5:
+                damaged[place] ^= 1 << int(rng.integers(8))
+            else:
+                del damaged[place:]
+            newest.write_bytes(damaged)
+            file, meta, values = saved._newest()
+            assert meta == expected[file][0]
+            assert values.keys() == expected[file][1].keys()
+            assert all(np.array_equal(values[name], value) for name, value in expected[file][1].items())
+            read.append(file)
+    assert older in read
+
+
+def write_zip(file, members, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+
+
+def header(shape, dtype="<f4"):
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("attack", ["shape", "objects", "bomb", "size", "pipe", "folder"])
+def test_a_file_of_a_stranger_takes_no_memory_and_runs_nothing(saved, attack, tmp_path):
+    older, newest = saved.files()
+    newest.unlink()
+    if attack == "shape":
+        write_zip(newest, {"a": header((2**40,))})
+    elif attack == "objects":
+        write_zip(newest, {"a": header((1,), "|O") + pickle.dumps(tmp_path)})
+    elif attack == "bomb":
+        write_zip(newest, {"a": header((2**24,)) + bytes(2**26)}, zipfile.ZIP_DEFLATED)
+    elif attack == "size":  # of a member, in the directory at the end
+        write_zip(newest, {"a": header((2**29,))})
+        content = bytearray(newest.read_bytes())
+        directory = content.rindex(b"PK\x01\x02")
+        content[directory + 20 : directory + 28] = struct.pack("<II", 2**31, 2**31)
+        newest.write_bytes(content)
+    elif attack == "pipe":
+        os.mkfifo(newest)
+    else:
+        newest.mkdir()
+    tracemalloc.start()
+    with pytest.warns(UserWarning, match="cannot be read"):
+        file, *_ = saved._newest()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert file == older
+    assert peak < 2**24  # the least of what is asked for is 64 MB; the checkpoint has 20 kB
+
+
+def test_without_a_whole_checkpoint_training_does_not_begin_anew(saved, compiled):
+    for file in saved.files():
+        file.write_bytes(file.read_bytes()[:-1])
+    with (
+        pytest.warns(UserWarning, match="cannot be read"),
+        pytest.raises(ValueError, match=r"None of the 2 checkpoints in .* is whole\. .*remove"),
+    ):
+        saved.restore(compiled())
+
+
+def test_a_renamed_file_is_passed_over_and_one_of_a_newer_version_stops(saved, compiled):
+    older, newest = saved.files()
+    newest.rename(newest.with_name("checkpoint-000003.npz"))
+    with pytest.warns(UserWarning, match="it says that it is of epoch 2"):
+        assert saved.restore(compiled()) == 1
+    meta, values = checkpoint._read(older)
+    checkpoint._write(newest, {**meta, "format": 3, "version": "9.0", "epoch": 3}, values)
+    newest.rename(newest.with_name("checkpoint-000003.npz"))
+    with pytest.raises(ValueError, match=r"newer version, 9\.0, and this is"):
+        saved.restore(compiled())
+
+
+def test_files_are_in_the_order_of_their_epochs(tmp_path):
+    for epoch in (999_999, 1_000_000):
+        (tmp_path / f"checkpoint-{epoch}.npz").touch()
+    assert [file.name for file in callbacks.Checkpoint(tmp_path).files()] == [
+        "checkpoint-999999.npz",
+        "checkpoint-1000000.npz",
+    ]
+
+
+def two_layers(first, second):
+    """A trainer on an encoder of two layers alike, made in this order."""
+    layers = {name: keras.layers.Conv2D(3, 3, padding="same", name=name) for name in (first, second)}
+    x = images = keras.Input((8, 8, 3))
+    for layer in layers.values():
+        x = layer(x)
+    encoder = keras.Model(images, keras.layers.GlobalAveragePooling2D()(x))
+    model = SSLHSIC(encoder, 12, 8, views=views.small_image(8))
+    model.compile(LARS(0.5))
+    return model
+
+
+def test_variables_are_matched_by_name(tmp_path):
+    model, other = two_layers("a", "b"), two_layers("b", "a")
+    for index, slot in enumerate(model.optimizer.variables):
+        slot.assign(tf.fill(slot.shape, tf.cast(index, slot.dtype)))
+    callbacks.Checkpoint(tmp_path).save(model, 1)
+    callbacks.Checkpoint(tmp_path).restore(other)
+    for name in ("a", "b"):
+        for network in ("encoder", "target_encoder"):
+            layers = [getattr(m, network).get_layer(name) for m in (model, other)]
+            np.testing.assert_array_equal(*(layer.kernel for layer in layers))
+        slots = [
+            [v for v in m.optimizer.variables if v.path.endswith(f"/{name}_kernel_momentum")]
+            for m in (model, other)
+        ]
+        np.testing.assert_array_equal(*slots)
+
+
+def test_checkpoints_that_name_variables_by_their_places_are_read(compiled, tmp_path):
+    model = compiled()
+    for index, variable in enumerate([*model.weights, *model.optimizer.variables]):
+        variable.assign(tf.fill(variable.shape, tf.cast(index, variable.dtype)))
+    groups = {
+        "model": model.weights,
+        "optimizer": model.optimizer.variables,
+        "kernel_optimizer": model.kernel_optimizer.variables,
+    }
+    arrays = {
+        f"{group}/{i:04d}/{v.path}": v.numpy() for group, vs in groups.items() for i, v in enumerate(vs)
+    }
+    meta = json.dumps({"epoch": 7, "step": 21, "seed": 0}).encode()
+    np.savez(tmp_path / "checkpoint-000007.npz", **arrays, **{"meta.json": np.frombuffer(meta, np.uint8)})
+    restored = compiled()
+    assert callbacks.Checkpoint(tmp_path).restore(restored) == 7
+    for expected, found in zip(state(model), state(restored), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("of", ["weights", "optimizer", "average"])
+def test_weights_that_are_not_finite_are_not_saved(saved, compiled, of):
+    model = compiled()
+    variable = {
+        "weights": model.projector.layers[-2].kernel,
+        "optimizer": model.optimizer.variables[-1],
+        "average": model.ema_encoder.layers[1].kernel,
+    }[of]
+    variable.assign(tf.fill(variable.shape, np.inf))
+    saved.set_model(model)
+    with pytest.raises(
+        FloatingPointError,
+        match=r"(kernel|momentum) became NaN or infinite in epoch 3, .*the last checkpoint is of epoch 2",
+    ):
+        saved.on_epoch_end(2, {"loss": 1.0})
+    assert [file.name[-5:] for file in saved.files()] == ["1.npz", "2.npz"]
+
+
+def test_a_checkpoint_of_weights_that_are_not_finite_is_passed_over(saved, compiled):
+    meta, values = checkpoint._read(saved.files()[1])
+    values["model/encoder/conv2d/kernel"] = np.full([3, 3, 3, 6], np.nan, "float32")
+    checkpoint._write(saved.directory / "checkpoint-000003.npz", {**meta, "epoch": 3}, values)
+    with pytest.warns(UserWarning, match="conv2d/kernel is not finite"):
+        assert saved.restore(compiled()) == 2
+
+
+def test_writers_at_the_same_time_disturb_no_file(compiled, tmp_path, monkeypatch):
+    callback, model, savez = callbacks.Checkpoint(tmp_path), compiled(), np.savez
+
+    def interrupted(*arguments, **arrays):
+        monkeypatch.setattr(np, "savez", savez)
+        callback.save(model, 1)
+        savez(*arguments, **arrays)
+
+    monkeypatch.setattr(np, "savez", interrupted)
+    callback.save(model, 1)
+    assert os.listdir(tmp_path) == ["checkpoint-000001.npz"]
+    assert callback.restore(model) == 1
+
+
+def test_one_process_at_a_time_trains_into_a_directory(compiled, images, labels, tmp_path):
+    with (
+        lock.held(tmp_path / "a"),
+        pytest.raises(lock.InUseError, match=f"a is in use by process {os.getpid()}"),
+    ):
+        fit(compiled(), images, labels, 1, tmp_path / "a")
+    assert os.listdir(tmp_path) == []
+
+
+def test_crops_that_are_not_finite_are_not_trained_on(tiny_model):
+    crops = np.random.default_rng(0).random((24, 8, 8, 3), "float32")
+    others = crops.copy()
+    crops[17, 3, 4, 1] = np.nan  # not in the first batch, which is looked at before
+    dataset = tf.data.Dataset.from_tensor_slices({"view1": crops, "view2": others})
+    model = tiny_model()
+    model.compile(LARS(0.5))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="crops hold NaN or infinite values"):
+        model.fit(dataset.batch(8, drop_remainder=True), epochs=1, verbose=0)
+    assert all(np.isfinite(v).all() for v in state(model))
+    with pytest.raises(ValueError, match="crops hold NaN or infinite values"):
+        model.fit({"view1": crops, "view2": crops}, batch_size=8, verbose=0)
 
 
 def test_a_bad_loss_is_not_saved(compiled, tmp_path):

@@ -1,0 +1,240 @@
+"""A run folder: what a run leaves when it is stopped at any moment, and what it makes of damaged files."""
+
+import functools
+import json
+import os
+import zipfile
+
+import crash
+import h5py
+import keras
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from ml_collections import ConfigDict
+
+from keras_sslhsic import LARS, SSLHSIC, experiment, files, lock, plots, views
+from keras_sslhsic.data import from_arrays
+from keras_sslhsic.data.sources import Source
+from keras_sslhsic.training import checkpoint, state
+
+CONFIG = ConfigDict(
+    {
+        "name": "tiny",
+        "seed": 0,
+        "epochs": 2,
+        "strategy": "one",
+        "target_ema": 0.9,
+        "data": {"source": "bundled"},
+    }
+)
+FILES = [
+    "checkpoints", "config.json", "curves.png", "encoder.keras", "encoder.weights.h5", "features.png", "history.csv",
+    "model.keras", "summary.json", "views.png",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    """() -> always the same model, as it was when it was made: so that its step is traced once."""
+    keras.utils.set_random_seed(1)
+    images = keras.Input((8, 8, 1))
+    x = keras.layers.BatchNormalization()(keras.layers.Conv2D(4, 3, use_bias=False)(images))
+    encoder = keras.Model(images, keras.layers.GlobalAveragePooling2D()(keras.layers.ReLU()(x)))
+    model = SSLHSIC(encoder, 8, 4, views=views.grayscale(8), weight_ema=0.9)
+    model.compile(LARS(0.5))
+    variables = state.variables(model)
+    first = state.arrays(variables)
+
+    def reset():
+        state.assign(variables, first)
+        return model
+
+    return reset
+
+
+class Ends(keras.callbacks.Callback):
+    """In the place of TensorBoard, whose files are not ours."""
+
+    at_epoch_end = staticmethod(lambda model, epoch: None)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.at_epoch_end(self.model, epoch)
+
+
+@pytest.fixture
+def pretrain(trainer, monkeypatch):
+    """`experiment.pretrain` of a tiny network on eight images, evaluation and drawing left out."""
+    images = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 1), np.uint8)
+    labels = np.arange(8) % 2
+    batches = functools.cache(lambda epoch: from_arrays(images, batch_size=4, start=(epoch, 0)))
+    data = Source(batches, 2, lambda n: images[:n], ((images, labels), (images, labels)))
+    monkeypatch.setattr(experiment, "source", lambda *arguments, **options: data)
+    monkeypatch.setattr(experiment, "build_model", lambda *arguments: trainer())
+    monkeypatch.setattr(experiment, "compare", lambda *arguments: [{"features": "pretrained", "knn": 0.5}])
+    monkeypatch.setattr(experiment.evaluation, "extract_features", lambda *arguments: np.zeros([8, 4]))
+    for name in ("curves", "feature_map"):
+        monkeypatch.setattr(plots, name, lambda *arguments: plots.save(Figure(), arguments[-1]))
+    monkeypatch.setattr(views, "show", lambda *arguments: Figure())
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: path.write_bytes(b"picture"))
+    monkeypatch.setattr(keras.callbacks, "TensorBoard", lambda *arguments, **options: Ends())
+    monkeypatch.setattr(experiment, "Progress", keras.callbacks.Callback)
+    return lambda workdir, resume=False: experiment.pretrain(CONFIG, workdir, resume)
+
+
+def contents(run):
+    """All that a run is for: weights of the last checkpoint and of the encoder, history and summary without times."""
+    assert sorted(os.listdir(run)) == FILES
+    _, values = checkpoint._read(run / "checkpoints" / "checkpoint-000002.npz")
+    found = {name: value.tobytes() for name, value in values.items()}
+    with zipfile.ZipFile(run / "encoder.keras") as archive, archive.open("model.weights.h5") as weights:
+        archived = h5py.File(weights)
+        archived.visititems(
+            lambda name, item: found.update({name: item[()].tobytes()} if hasattr(item, "dtype") else {})
+        )
+    history, summary = experiment.read_history(run / "history.csv"), experiment.read_summary(run)
+    return found, history | {"seconds": None}, summary | {"seconds": None}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_run_killed_at_any_operation_ends_as_one_that_was_not(pretrain, tmp_path):
+    pretrain(tmp_path / "whole")
+    whole = contents(tmp_path / "whole")
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    count = 0
+    for point in crash.points(lambda: pretrain(folder / "run"), folder):
+        count += 1
+        finished = experiment.is_finished(folder / "run")
+        pretrain(folder / "run", resume=(folder / "run").exists())
+        assert contents(folder / "run") == whole, point
+        # Nobody writes to a finished run, nor takes away the lock that it was killed with.
+        assert set(crash.leftovers(folder)) <= ({".run.lock"} if finished else set()), point
+    assert count > 4 * len(FILES)
+
+
+@pytest.mark.parametrize("left", [None, "views.png", "broken_images.log", "leftover"])
+def test_a_run_killed_before_its_config_begins_anew(left, pretrain, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    if left:
+        name = f".config.json.{files._HOST}-{2**22 + 1}-0123abcd.partial" if left == "leftover" else left
+        (run / name).write_text("{")
+    pretrain(run)
+    assert {*FILES} <= {*os.listdir(run)}
+    (run / "config.json").unlink()
+    for path in run.iterdir():
+        if path.name not in ("views.png", "broken_images.log") and path.is_file():
+            path.unlink()
+    for path in (run / "checkpoints").iterdir():
+        path.unlink()
+    (run / "checkpoints").rmdir()
+    with pytest.warns(UserWarning, match=r"run had not begun: it has no config\.json\. It begins now\."):
+        pretrain(run, resume=True)
+    assert {*FILES} <= {*os.listdir(run)}
+
+
+def test_a_folder_with_other_files_is_not_begun_in(pretrain, tmp_path):
+    (tmp_path / "thesis\n.tex").touch()
+    with pytest.raises(ValueError, match="holds no run"):
+        pretrain(tmp_path)
+    with pytest.raises(ValueError, match=r"no run in .* to go on with"):
+        pretrain(tmp_path, resume=True)
+    assert os.listdir(tmp_path) == ["thesis\n.tex"]
+
+
+def test_one_process_at_a_time_works_in_a_run(pretrain, tmp_path):
+    with (
+        lock.held(tmp_path / "run"),
+        pytest.raises(lock.InUseError, match=f"run is in use by process {os.getpid()}"),
+    ):
+        pretrain(tmp_path / "run")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_run_without_its_checkpoints_says_that_it_begins_with_the_first_epoch(pretrain, tmp_path, trainer):
+    pretrain(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    for file in (tmp_path / "run" / "checkpoints").iterdir():
+        file.unlink()
+    with pytest.warns(UserWarning, match="training begins with the first epoch"):
+        pretrain(tmp_path / "run", resume=True)
+
+
+def test_a_run_does_not_finish_with_weights_that_are_not_finite(pretrain, tmp_path, monkeypatch):
+    def spoil(model, epoch):
+        if epoch == 1:
+            variable = model.projector.weights[0]
+            variable.assign(variable * np.nan)
+
+    monkeypatch.setattr(Ends, "at_epoch_end", staticmethod(spoil))
+    with pytest.raises(
+        FloatingPointError,
+        match=r"model/projector/hidden/kernel became NaN .* in epoch 2, .* checkpoint is of epoch 1",
+    ):
+        pretrain(tmp_path / "run")
+    assert not {"encoder.keras", "summary.json"} & {*os.listdir(tmp_path / "run")}
+    assert os.listdir(tmp_path / "run" / "checkpoints") == ["checkpoint-000001.npz"]
+
+
+@pytest.mark.parametrize(
+    "name, text, message",
+    [
+        ("config.json", "{", r"config\.json is not readable JSON"),
+        ("config.json", "[]", r"config\.json holds a list"),
+        ("summary.json", "\x00", r"summary\.json is not readable JSON"),
+        ("summary.json", "{}", r"summary\.json is not the summary of a run"),
+        ("summary.json", '{"results": [1]}', r"summary\.json is not the summary of a run"),
+    ],
+)
+def test_damaged_files_of_a_finished_run_are_one_sentence(name, text, message, pretrain, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps(CONFIG.to_dict()))
+    (run / "summary.json").write_text("{}")
+    (run / "encoder.keras").touch()
+    (run / name).write_text(text)
+    with pytest.raises(ValueError, match=message) as raised:
+        pretrain(run, resume=True)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["epoch,loss\n0,half", "epoch,loss\n0", "epoch\n0,1\n", "epoch\n\xff", 'epoch\n"' + "x" * 200_000]
+)
+def test_a_damaged_history_is_one_sentence_before_training(text, pretrain, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps(CONFIG.to_dict()))
+    (run / "history.csv").write_text(text, "latin1")
+    with pytest.raises(ValueError, match=r"history\.csv is not the history of a run") as raised:
+        pretrain(run, resume=True)
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 500
+    assert not (run / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"data": 3}, {"data": {"source": "bundled", "depth": 3}, "batch_size": 4, "seed": 0}]
+)
+def test_a_config_that_describes_no_run_is_one_sentence(config, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for function in (experiment.evaluate_run, experiment.untrained_encoder):
+        with pytest.raises(ValueError, match=r"config\.json is not the config of a run") as raised:
+            function(tmp_path)
+        assert "\n" not in str(raised.value)
+
+
+def test_pictures_are_written_whole(tmp_path, monkeypatch):
+    plots.curves({"loss": [1.0, 0.5]}, tmp_path / "curves.png")
+    before = (tmp_path / "curves.png").read_bytes()
+
+    def half(figure, path, dpi):
+        path.write_bytes(before[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", half)
+    with pytest.raises(OSError, match=r"curves\.png cannot be written: No space left"):
+        plots.curves({"loss": [1.0, 0.5]}, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes() == before
+    assert os.listdir(tmp_path) == ["curves.png"]
