@@ -206,16 +206,34 @@ def replaced_folder(target: str | os.PathLike, keep: bool = False) -> Iterator[P
 def remove_leftovers(target: str | os.PathLike) -> None:
     """Removes what killed processes of this machine left of `target`, and puts back a folder that one was replacing."""
     target = Path(target)
-    for path in list(target.parent.iterdir()) if target.parent.is_dir() else []:
-        found = _LEFTOVER.fullmatch(path.name)
-        if found is None or found["name"] != _short(target.name) or not _is_dead(path, found):
+    for path, found in _left_behind(target.parent):
+        if found["name"] != _short(target.name):
             continue
         if found[4] == "earlier" and not target.exists():
             os.rename(path, target)
-        elif path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
         else:
-            path.unlink(missing_ok=True)
+            _remove(path)
+
+
+def sweep(folder: str | os.PathLike) -> None:
+    """Removes what killed processes of this machine left of any file in a folder that is written by this library alone."""
+    for path, found in _left_behind(Path(folder)):
+        if found[4] == "partial":
+            _remove(path)
+
+
+def _left_behind(folder: Path) -> list[tuple[Path, re.Match]]:
+    """What killed processes of this machine left in a folder, with the parts of its name."""
+    paths = list(folder.iterdir()) if folder.is_dir() else []
+    matches = [(path, _LEFTOVER.fullmatch(path.name)) for path in paths]
+    return [(path, found) for path, found in matches if found is not None and _is_dead(path, found)]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def is_leftover(path: str | os.PathLike) -> bool:
