@@ -248,8 +248,13 @@ def check_writable(target: str | os.PathLike, folder: bool = False) -> None:
     if target.is_dir() and not folder:
         raise IsADirectoryError(f"{display(target)} is a folder: give the name of a file to write.")
     above = next(parent for parent in target.parents if parent.exists() or parent.is_symlink())
-    with named(target), tempfile.TemporaryFile(dir=above):
-        pass
+    with named(target):
+        try:
+            with tempfile.TemporaryFile(dir=above):
+                pass
+        except OSError as error:
+            error.filename = None  # of a temporary file
+            raise
 
 
 @contextlib.contextmanager
