@@ -114,8 +114,11 @@ class Report:
             ValueError: for an ending of no kind of picture.
             OSError: if it cannot be written.
         """
-        with files.written_whole(file, Path(file).suffix) as temporary:
-            contact_sheet(self.sample).save(temporary)
+        kind = Image.registered_extensions().get(Path(file).suffix.lower())
+        if kind is None:
+            raise ValueError(f"{display(file)} has the ending of no kind of picture: give NAME.png.")
+        with files.written_whole(file) as temporary:
+            contact_sheet(self.sample).save(temporary, kind)
 
 
 def contact_sheet(images: np.ndarray, columns: int = 8, gap: int = 4) -> Image.Image:

@@ -1,10 +1,14 @@
 """The budget of memory: what is held stays below it, everybody gets a turn."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from keras_sslhsic.data.memory import Budget
 
@@ -82,3 +86,44 @@ def test_a_lease_that_ended_waits_and_holds_no_more():
 def test_bad_budgets_are_named(given, message):
     with pytest.raises(ValueError, match=f"memory_mb must be {message}"):
         Budget(given)
+
+
+PEAK = """
+import re, sys
+from pathlib import Path
+from keras_sslhsic.data import from_folder, inspect_folder
+
+def status(field):
+    return int(re.search(field + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+def read(folder):
+    if sys.argv[1] == "inspect":
+        inspect_folder(folder, workers=12, memory_mb=96)
+    else:
+        list(from_folder(folder, batch_size=12, epochs=1, image_size=32, workers=12, memory_mb=96))
+
+read("small")
+before = status("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+read("large")
+print(status("VmHWM") - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="reads the peak as Linux tells it")
+@pytest.mark.parametrize("kind", ["from_folder", "inspect"])
+def test_the_peak_is_that_of_the_budget(tmp_path, kind):
+    """Twelve threads decode images of 48 MB each: the budget of 96 MB and one image, not twelve."""
+    for name, size in (("small", (8, 8)), ("large", (2000, 1500))):
+        (tmp_path / name).mkdir()
+        for number in range(12):
+            Image.new("RGBA", size, (number, 2, 3, 128)).save(tmp_path / name / f"{number}.png")
+    # What is freed goes back to the system, instead of being kept by the allocator for each thread.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
+    run = subprocess.run(
+        [sys.executable, "-c", PEAK, kind], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    image = 16 * 2000 * 1500
+    assert int(run.stdout) < 96 * MB + 2 * image  # one is for the rest of the process
