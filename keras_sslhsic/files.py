@@ -112,13 +112,16 @@ def _kind(mode: int) -> str:
 
 
 @contextlib.contextmanager
-def written_whole(target: str | os.PathLike, suffix: str = "", sweep: bool = True) -> Iterator[Path]:
+def written_whole(
+    target: str | os.PathLike, suffix: str = "", sweep: bool = True, flush: bool = True
+) -> Iterator[Path]:
     """Gives a temporary path beside `target` that replaces it at the end, or is removed after an error.
 
     Args:
         target: the file to write. Its folder is made if need be; a link stays, and the file that it leads to is written.
         suffix: what the temporary name must end in.
         sweep: whether to remove what killed processes left of `target`, which lists its folder.
+        flush: whether to wait until it is on the disk. What need not outlast a power failure is written many times faster.
 
     Raises:
         OSError: if it cannot be written, or is no regular file; the message names it.
@@ -139,9 +142,11 @@ def written_whole(target: str | os.PathLike, suffix: str = "", sweep: bool = Tru
         _in_use.add(temporary)
         try:
             yield temporary
-            _flush(temporary)
+            if flush:
+                _flush(temporary)
             os.replace(temporary, target)
-            _flush(target.parent)
+            if flush:
+                _flush(target.parent)
         finally:
             _in_use.discard(temporary)
             temporary.unlink(missing_ok=True)

@@ -76,7 +76,7 @@ class Cache:
         if self.directory is not None:
             with (
                 contextlib.suppress(OSError),  # a full disk ends the caching, not the run
-                files.written_whole(self._entry(key), sweep=False) as temporary,
+                files.written_whole(self._entry(key), sweep=False, flush=False) as temporary,
                 temporary.open("wb") as stream,
             ):
                 np.save(stream, array)

@@ -162,7 +162,8 @@ def _inspect_one(file: str, channels: int, max_pixels: int, memory: Budget) -> _
             return reason(error, file)
         mean, std = (values[:, 0] / 255 for values in cv2.meanStdDev(pixels))
         tile = decode.square(pixels, _TILE)
-    return _One(kind, mode, *pixels.shape[:2], mean, mean**2 + std**2, tile)
+    height, width, _ = pixels.shape
+    return _One(kind, mode, height, width, mean, mean**2 + std**2, tile)
 
 
 def _unused_folders(path: str | Path, images: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -1,13 +1,13 @@
 """Arrays in .npy files, of which nothing is believed."""
 
 import math
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy
 
 
-def read(file: BinaryIO, size: int) -> np.ndarray:
+def read(file: IO[bytes], size: int) -> np.ndarray:
     """Reads an array from a stream of `size` bytes, if its header tells of just these bytes; no objects.
 
     Raises:

@@ -3,7 +3,7 @@
 import collections
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -190,7 +190,7 @@ class _Extractor:
 
     def read_ahead(
         self, pool: ThreadPoolExecutor, names: Iterable[str]
-    ) -> Iterator[tuple[str, np.ndarray | str]]:
+    ) -> Generator[tuple[str, np.ndarray | str]]:
         """Each file's image, or what is wrong with it, in order; no more are read than two batches ahead."""
         waiting: collections.deque = collections.deque()
 
