@@ -51,10 +51,12 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _explain(error: Exception) -> str:
+    from keras_sslhsic.files import display
+
     if isinstance(error, FileNotFoundError) and error.filename:
-        return f"there is no file or folder {error.filename}; give one that exists."
+        return f"there is no file or folder {display(error.filename)}; give one that exists."
     if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}."
+        return f"{display(error.filename)}: {error.strerror}."
     if _is_op_error(error):  # the reason, its type, and a traceback of what a pipeline ran
         where = r"^(\{\{.*?\}\} )?(Error in user-defined function .*? Iterator::\S+: )?[\w.]+: "
         return re.sub(where, "", str(error).split("\nTraceback")[0])
@@ -143,7 +145,8 @@ def _parser() -> argparse.ArgumentParser:
     extract.add_argument(
         "--out", required=True, help="NAME.npz or NAME.parquet; stopped, the same command goes on"
     )
-    extract.add_argument("--batch-size", type=int, default=64, help="images a step (default: 64)")
+    extract.add_argument("--batch-size", type=int, default=64, help="images a step, at most (default: 64)")
+    _memory(extract)
 
     export = _command(commands, "export", _export, "write an encoder as a SavedModel, .tflite or .onnx")
     export.add_argument("--model", required=True, help="a name of the zoo, a .keras file, a run folder, ...")
@@ -175,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
         "--sheet", default="contact_sheet.png", help="picture of some images (default: contact_sheet.png)"
     )
     inspect.add_argument("--json", help="write the report there as JSON too")
+    _memory(inspect)
 
     _command(commands, "models", _models, "list the pretrained encoders")
     return parser
@@ -186,6 +190,12 @@ def _command(commands, name, run, summary):
     )
     parser.set_defaults(run=run)
     return parser
+
+
+def _memory(parser):
+    parser.add_argument(
+        "--memory-mb", type=int, default=1024, help="memory for images, in 2^20 bytes (default: 1024)"
+    )
 
 
 def _override(parser, argument, options):
@@ -300,14 +310,16 @@ def _report(options):
 
 
 def _extract(options):
+    from keras_sslhsic.files import display
     from keras_sslhsic.zoo.extract import extract
 
-    extracted = extract(options.model, options.data, options.out, options.batch_size)
-    print(f"{extracted.rows} rows in {extracted.out}, {extracted.computed} of them computed now.")
+    extracted = extract(options.model, options.data, options.out, options.batch_size, options.memory_mb)
+    out, data = display(extracted.out), display(options.data)
+    print(f"{extracted.rows} rows in {out}, {extracted.computed} of them computed now.")
     if extracted.gone:
-        print(f"{extracted.gone} images are no longer under {options.data}: their rows were left out.")
+        print(f"{extracted.gone} images are no longer under {data}: their rows were left out.")
     if extracted.broken:
-        print(f"{len(extracted.broken)} images could not be read; {options.out}.broken.txt names them.")
+        print(f"{len(extracted.broken)} images could not be read; {out}.broken.txt names them.")
 
 
 def _export(options):
@@ -327,18 +339,17 @@ def _convert(options):
 
 
 def _inspect(options):
-    import json
-
+    from keras_sslhsic import files
     from keras_sslhsic.data import inspect_folder
 
-    report = inspect_folder(options.path, channels=options.channels, verbose=True)
+    report = inspect_folder(
+        options.path, channels=options.channels, verbose=True, memory_mb=options.memory_mb
+    )
     print(report)
-    for path in filter(None, (options.sheet, options.json)):
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
     report.save_contact_sheet(options.sheet)
-    print(f"A contact sheet is in {options.sheet}.")
+    print(f"A contact sheet is in {files.display(options.sheet)}.")
     if options.json:
-        Path(options.json).write_text(json.dumps(report.to_dict(), indent=2) + "\n")
+        files.write_json(options.json, report.to_dict())
 
 
 def _models(options):

@@ -113,13 +113,16 @@ def _kind(mode: int) -> str:
 
 
 @contextlib.contextmanager
-def written_whole(target: str | os.PathLike, suffix: str = "", sweep: bool = True) -> Iterator[Path]:
+def written_whole(
+    target: str | os.PathLike, suffix: str = "", sweep: bool = True, flush: bool = True
+) -> Iterator[Path]:
     """Gives a temporary path beside `target` that replaces it at the end, or is removed after an error.
 
     Args:
         target: the file to write. Its folder is made if need be; a link stays, and the file that it leads to is written.
         suffix: what the temporary name must end in.
         sweep: whether to remove what killed processes left of `target`, which lists its folder.
+        flush: whether to wait until it is on the disk. What need not outlast a power failure is written many times faster.
 
     Raises:
         OSError: if it cannot be written, or is no regular file; the message names it.
@@ -140,9 +143,11 @@ def written_whole(target: str | os.PathLike, suffix: str = "", sweep: bool = Tru
         _in_use.add(temporary)
         try:
             yield temporary
-            _flush(temporary)
+            if flush:
+                _flush(temporary)
             os.replace(temporary, target)
-            _flush(target.parent)
+            if flush:
+                _flush(target.parent)
         finally:
             _in_use.discard(temporary)
             temporary.unlink(missing_ok=True)
@@ -207,16 +212,34 @@ def replaced_folder(target: str | os.PathLike, keep: bool = False) -> Iterator[P
 def remove_leftovers(target: str | os.PathLike) -> None:
     """Removes what killed processes of this machine left of `target`, and puts back a folder that one was replacing."""
     target = Path(target)
-    for path in list(target.parent.iterdir()) if target.parent.is_dir() else []:
-        found = _LEFTOVER.fullmatch(path.name)
-        if found is None or found["name"] != _short(target.name) or not _is_dead(path, found):
+    for path, found in _left_behind(target.parent):
+        if found["name"] != _short(target.name):
             continue
         if found[4] == "earlier" and not target.exists():
             os.rename(path, target)
-        elif path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
         else:
-            path.unlink(missing_ok=True)
+            _remove(path)
+
+
+def sweep(folder: str | os.PathLike) -> None:
+    """Removes what killed processes of this machine left of any file in a folder that is written by this library alone."""
+    for path, found in _left_behind(Path(folder)):
+        if found[4] == "partial":
+            _remove(path)
+
+
+def _left_behind(folder: Path) -> list[tuple[Path, re.Match]]:
+    """What killed processes of this machine left in a folder, with the parts of its name."""
+    paths = list(folder.iterdir()) if folder.is_dir() else []
+    matches = [(path, _LEFTOVER.fullmatch(path.name)) for path in paths]
+    return [(path, found) for path, found in matches if found is not None and _is_dead(path, found)]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def is_leftover(path: str | os.PathLike) -> bool:
@@ -231,8 +254,13 @@ def check_writable(target: str | os.PathLike, folder: bool = False) -> None:
     if target.is_dir() and not folder:
         raise IsADirectoryError(f"{display(target)} is a folder: give the name of a file to write.")
     above = next(parent for parent in target.parents if parent.exists() or parent.is_symlink())
-    with named(target), tempfile.TemporaryFile(dir=above):
-        pass
+    with named(target):
+        try:
+            with tempfile.TemporaryFile(dir=above):
+                pass
+        except OSError as error:
+            error.filename = None  # of a temporary file
+            raise
 
 
 @contextlib.contextmanager

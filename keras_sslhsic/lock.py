@@ -24,8 +24,8 @@ class InUseError(RuntimeError):
 def held(target: str | os.PathLike) -> Iterator[None]:
     """Keeps `target`, a file or a folder that is written, to this process, by a lock on ``.NAME.lock`` beside it.
 
-    The lock ends with the process, however it ends. Systems without such locks (Windows, some network file systems) are
-    not protected.
+    Folders that are missing are made, and removed in the end if nothing is in them. The lock ends with the process,
+    however it ends. Systems without such locks (Windows, some network file systems) are not protected.
 
     Raises:
         InUseError: if another process holds it.
@@ -35,6 +35,7 @@ def held(target: str | os.PathLike) -> Iterator[None]:
         yield
         return
     target = Path(target).resolve()
+    made = [folder for folder in target.parents if not folder.exists()]
     target.parent.mkdir(parents=True, exist_ok=True)
     path = target.with_name(f".{target.name}.lock")
     handle = _locked(path, target)
@@ -49,6 +50,9 @@ def held(target: str | os.PathLike) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)  # before it is released: whoever waits sees that its name is gone
         os.close(handle)
+        with contextlib.suppress(OSError):  # what was locked is in it
+            for folder in made:
+                folder.rmdir()
 
 
 def _locked(path: Path, target: Path) -> int:

@@ -230,4 +230,6 @@ def test_second_process_is_told_who_works_there(tmp_path):
     holder.join()
     with lock.held(tmp_path / "run"):  # the lock died with its holder
         pass
+    with lock.held(tmp_path / "new" / "deep" / "run"):
+        pass
     assert names(tmp_path) == []

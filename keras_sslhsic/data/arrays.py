@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic.data.order import Order
+from keras_sslhsic.data.python_map import map_python
 
 
 def check_images(x: np.ndarray) -> None:
@@ -88,19 +89,14 @@ def from_arrays(x: Any, y: Any = None, *, batch_size: int, **order: Any) -> tf.d
         columns["label"] = y.astype(np.int64)
     plan = Order(len(x), batch_size, **order)
 
-    def gather(_: tf.Tensor, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        # A Python function, since TensorFlow would copy the whole array, and its graphs end at 2 GiB.
-        rows = tf.numpy_function(
-            lambda i: [column[i] for column in columns.values()],
-            [indices],
-            [tf.as_dtype(column.dtype) for column in columns.values()],
-            stateful=False,
-        )
-        for row, column in zip(rows, columns.values(), strict=True):
-            row.set_shape([indices.shape[0], *column.shape[1:]])
-        return dict(zip(columns, rows, strict=True))
+    def gather(_: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
+        return [column[indices] for column in columns.values()]
 
-    dataset = plan.batches().map(gather, num_parallel_calls=2, deterministic=True).prefetch(2)
+    # By a Python function, since TensorFlow would copy the whole array, and its graphs end at 2 GiB.
+    batches = plan.batches()
+    size = batches.element_spec[1].shape[0]
+    specs = {name: tf.TensorSpec([size, *column.shape[1:]], column.dtype) for name, column in columns.items()}
+    dataset = map_python(batches, gather, specs)
     dataset.steps_per_epoch = plan.steps_per_epoch
     dataset.num_examples = plan.num_examples
     return dataset

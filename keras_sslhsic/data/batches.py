@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import BinaryIO
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +13,8 @@ from keras_sslhsic import checks
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.cache import Cache
 from keras_sslhsic.views.policy import ViewPolicy
+
+Hold = Callable[[int], None]  # `memory.Lease.hold`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +40,12 @@ class Decoding:
         checks.integer("max_pixels", self.max_pixels, 1)
         decode.check_channels(self.channels)
 
-    def image(self, content: bytes) -> np.ndarray:
-        """What may be cached: the square, or the whole image if it will be cropped."""
+    def image(self, content: bytes | BinaryIO, hold: Hold) -> np.ndarray:
+        """What may be cached: the square, or the whole image if it will be cropped. `hold` is that of `decode.decode`."""
         if self.host_crops is not None:
             # Twice the size of a crop is about what the images of ImageNet have.
-            return decode.decode(content, self.channels, 2 * self.host_crops.size, self.max_pixels)
-        pixels = decode.decode(content, self.channels, self.image_size, self.max_pixels)
+            return decode.decode(content, self.channels, 2 * self.host_crops.size, self.max_pixels, hold)
+        pixels = decode.decode(content, self.channels, self.image_size, self.max_pixels, hold)
         return pixels if self.image_size is None else decode.square(pixels, self.image_size)
 
     def arrays(self, image: np.ndarray, seed: tuple[int, ...]) -> tuple[np.ndarray, ...]:
@@ -71,6 +73,16 @@ class Decoding:
         side = self.image_size if self.host_crops is None else self.host_crops.size
         return side, side, self.channels
 
+    @property
+    def cached_shape(self) -> tuple[int | None, int | None, int]:
+        """What is known of the shape of what `image` gives."""
+        return (None, None, self.channels) if self.host_crops is not None else self.shape
+
+    def specs(self, batch_size: int | None, labels: bool) -> dict[str, tf.TensorSpec]:
+        """What a batch holds; labels, int64 [B], follow the images."""
+        specs = {name: tf.TensorSpec((batch_size, *self.shape), tf.uint8) for name in self.names}
+        return specs | ({"label": tf.TensorSpec((batch_size,), tf.int64)} if labels else {})
+
 
 def thread_pool(workers: int | None) -> ThreadPoolExecutor:
     """Threads that decode; by default as many as the machine has cores."""
@@ -78,11 +90,13 @@ def thread_pool(workers: int | None) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers or os.cpu_count() or 1, thread_name_prefix="decode")
 
 
-def cached(cache: Cache | None, key: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+def cached(
+    cache: Cache | None, key: str, decoding: Decoding, hold: Hold, make: Callable[[], np.ndarray]
+) -> np.ndarray:
     """The decoded image that the cache holds under a key; makes and keeps it if there is none."""
     if cache is None:
         return make()
-    pixels = cache.get(key)
+    pixels = cache.get(key, decoding.cached_shape, hold)
     if pixels is None:
         pixels = make()
         cache.put(key, pixels)
@@ -98,43 +112,3 @@ def stack(images: list[tuple[np.ndarray, ...]], decoding: Decoding) -> list[np.n
         raise ValueError(
             f"images of one batch differ in size, for example {shapes[0]} and {shapes[-1]}: pass image_size"
         ) from None
-
-
-def map_python(
-    dataset: tf.data.Dataset, function: Callable[..., list[Any]], decoding: Decoding, labels: bool
-) -> tf.data.Dataset:
-    """Maps a Python function, which returns images and perhaps labels, over a stream of batches.
-
-    Two batches are in flight, so that the last images of one do not leave the threads idle.
-
-    Args:
-        dataset: a stream of tuples; the second member is [B] or [None].
-        function: takes the members as arrays.
-        decoding: gives names and shapes.
-        labels: whether labels, int64 [B], follow the images.
-
-    Returns:
-        A dataset of dicts, prefetched.
-    """
-    size = dataset.element_spec[1].shape[0]
-    names = decoding.names + (("label",) if labels else ())
-    types = [tf.uint8] * len(decoding.names) + ([tf.int64] if labels else [])
-    shapes = [(size, *decoding.shape)] * len(decoding.names) + ([(size,)] if labels else [])
-
-    def quiet_at_exit(*members: np.ndarray) -> list[Any]:
-        try:
-            return function(*members)
-        except RuntimeError as error:
-            # The interpreter ends while batches are prefetched: no thread will decode, and nobody will look.
-            if "cannot schedule new futures" not in str(error):
-                raise
-            blanks = [[side or 0 for side in shape] for shape in shapes]
-            return [np.zeros(blank, kind.as_numpy_dtype) for blank, kind in zip(blanks, types, strict=True)]
-
-    def call(*members: tf.Tensor) -> dict[str, tf.Tensor]:
-        columns = tf.numpy_function(quiet_at_exit, members, types, stateful=False)
-        for column, shape in zip(columns, shapes, strict=True):
-            column.set_shape(shape)
-        return dict(zip(names, columns, strict=True))
-
-    return dataset.map(call, num_parallel_calls=2, deterministic=True).prefetch(2)

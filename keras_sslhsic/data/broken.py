@@ -5,13 +5,18 @@ import warnings
 from pathlib import Path
 
 from keras_sslhsic.data.decode import DecodeError
+from keras_sslhsic.files import display
 
 
-def reason(error: Exception) -> str:
-    """What is wrong with a file, without its name."""
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return str(error)
+def reason(error: Exception, path: str) -> str:
+    """What is wrong with a file, without its name, in one line."""
+    why = getattr(error, "strerror", None) or str(error)
+    return display(why).removeprefix(f"{display(path)} ")
+
+
+def line(path: str, why: str) -> str:
+    """What lists of broken files say of one: its name and the reason, with a tab between."""
+    return f"{display(path)}\t{why}\n"
 
 
 class TooManyBrokenFiles(RuntimeError):
@@ -25,7 +30,8 @@ class BrokenFiles:
         total: files in the data set.
         on_error: "skip" counts and logs; "raise" raises a DecodeError that names the file and the reason.
         max_broken: share of the files, in [0, 1], above which `TooManyBrokenFiles` is raised.
-        log: file to which a line `path<TAB>reason` is appended for each broken file; made at the first one.
+        log: file to which a line `path<TAB>reason` is appended for each broken file, with control characters escaped;
+            made at the first one.
 
     Attributes:
         reasons: the reason for each broken file found so far, by its path.
@@ -42,19 +48,19 @@ class BrokenFiles:
 
     def report(self, path: str, error: Exception) -> None:
         """Takes note of a broken file; each path counts once."""
-        why = reason(error)
+        why = reason(error, path)
         if self.on_error == "raise":
-            raise DecodeError(f"{path}: {why}") from error
+            raise DecodeError(f"{display(path)}: {why}") from error
         with self._lock:
             if path in self.reasons:
                 return
             self.reasons[path] = why
-            with self.log.open("a", encoding="utf-8", errors="surrogateescape") as log:
-                log.write(f"{path}\t{why}\n")
+            with self.log.open("a", encoding="utf-8") as log:
+                log.write(line(path, why))
             if len(self.reasons) == 1:
                 warnings.warn(
-                    f"skipping broken files; their names and reasons are in {self.log.resolve()}. The "
-                    f"first: {path}: {why}",
+                    f"skipping broken files; their names and reasons are in {display(self.log.resolve())}. "
+                    f"The first: {display(path)}: {why}",
                     stacklevel=2,
                 )
             if len(self.reasons) > self.max_broken * self.total:
@@ -62,11 +68,11 @@ class BrokenFiles:
 
     def summary(self) -> str:
         """The count, the first five files with their reasons, and what to do."""
-        first = [f"  {path}: {why}" for path, why in list(self.reasons.items())[:5]]
+        first = [f"  {display(path)}: {why}" for path, why in list(self.reasons.items())[:5]]
         more = [f"  ... and {len(self.reasons) - 5} more"] if len(self.reasons) > 5 else []
         share = len(self.reasons) / self.total
         counts = f"{len(self.reasons)} of {self.total} files ({share:.1%})"
         head = f"{counts} are broken, {self.max_broken:.1%} allowed:"
-        tail = f"All are named in {self.log.resolve()}: remove or repair them, or raise max_broken "
+        tail = f"All are named in {display(self.log.resolve())}: remove or repair them, or raise max_broken "
         tail += "(--max-broken of evaluate, data.max_broken of a config)."
         return "\n".join([head, *first, *more, tail])

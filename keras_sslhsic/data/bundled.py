@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_sslhsic import files
+
 CLASS_NAMES = (
     "T-shirt/top",
     "Trouser",
@@ -39,7 +41,7 @@ def load() -> tuple[Arrays, Arrays]:
     Raises:
         OSError: the file is missing, or its SHA-256 is not the expected one.
     """
-    content = _FILE.read_bytes()
+    content = files.read_regular(_FILE, 2**24)
     digest = hashlib.sha256(content).hexdigest()
     if digest != SHA256:
         raise OSError(

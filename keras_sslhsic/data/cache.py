@@ -4,12 +4,13 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from keras_sslhsic import checks
+from keras_sslhsic import checks, files
+from keras_sslhsic.data import npy
 
 
 class Cache:
@@ -31,16 +32,38 @@ class Cache:
         self.size = 0
         if self.directory is not None:
             self.directory.mkdir(parents=True, exist_ok=True)
+            for folder in self.directory.iterdir():
+                files.sweep(folder)
             self.size = sum(entry.stat().st_size for entry in self.directory.glob("*/*.npy"))
 
-    def get(self, key: str) -> np.ndarray | None:
-        """The array kept under this key, or None."""
+    def get(self, key: str, shape: tuple[int | None, ...], hold: Callable[[int], None]) -> np.ndarray | None:
+        """The array kept under this key, or None.
+
+        Args:
+            key: as given to `put`.
+            shape: what it must have; None in a place is free. Entries that are damaged, or something else, are removed.
+            hold: called with the bytes that an entry on disk will take in memory, before it is read.
+        """
         if self.directory is None:
             return self._arrays.get(key)
+        entry = self._entry(key)
         try:
-            return np.load(self._file(key))
-        except (OSError, ValueError, EOFError):  # not there, or cut off by a full disk
+            with files.open_regular(entry, self.limit) as stream:
+                size = os.fstat(stream.fileno()).st_size
+                hold(size)
+                array = npy.read(stream, size)
+        except FileNotFoundError:
             return None
+        except (OSError, ValueError):
+            self._remove(entry)
+            return None
+        fits = len(array.shape) == len(shape) and all(
+            want in (None, side) for want, side in zip(shape, array.shape, strict=True)
+        )
+        if array.dtype != np.uint8 or not fits:
+            self._remove(entry)
+            return None
+        return array
 
     def put(self, key: str, array: np.ndarray) -> None:
         """Keeps the array, if there is room."""
@@ -51,20 +74,24 @@ class Cache:
             if self.directory is None:
                 self._arrays[key] = array
         if self.directory is not None:
-            self._write(self._file(key), array)
+            with (
+                contextlib.suppress(OSError),  # a full disk ends the caching, not the run
+                files.written_whole(self._entry(key), sweep=False, flush=False) as temporary,
+                temporary.open("wb") as stream,
+            ):
+                np.save(stream, array)
 
-    def _file(self, key: str) -> Path:
+    def _entry(self, key: str) -> Path:
         assert self.directory is not None
         name = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:40]
         return self.directory / name[:2] / f"{name}.npy"
 
-    def _write(self, file: Path, array: np.ndarray) -> None:
-        file.parent.mkdir(exist_ok=True)
-        partial = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-        with contextlib.suppress(OSError):  # a full disk ends the caching, not the run
-            with partial.open("wb") as stream:
-                np.save(stream, array)
-            os.replace(partial, file)
+    def _remove(self, entry: Path) -> None:
+        """Makes room for what takes the place of an entry that is of no use."""
+        with contextlib.suppress(OSError), self._lock:
+            size = entry.lstat().st_size
+            entry.unlink()
+            self.size -= size
 
 
 def make(kind: str | None, kinds: Sequence[str], directory: str | Path | None, limit: int) -> Cache | None:
@@ -84,7 +111,8 @@ def make(kind: str | None, kinds: Sequence[str], directory: str | Path | None, l
         raise ValueError(f"cache must be {names} or None, found {kind!r}.")
     if kind is None and directory is not None:
         raise ValueError(
-            f"cache_dir is {str(directory)!r}, but nothing is cached: say what with cache={names.replace(', ', ' or ')}."
+            f"cache_dir is '{files.display(directory)}', but nothing is cached: say what with "
+            f"cache={names.replace(', ', ' or ')}."
         )
     checks.integer("cache_bytes", limit, 1)
     return None if kind is None else Cache(limit, directory)

@@ -9,6 +9,8 @@ on libjpeg-turbo and give the same pixels. OpenCV resizes, in a fifth of the tim
 import contextlib
 import io
 import math
+from collections.abc import Callable
+from typing import BinaryIO
 
 import cv2
 import numpy as np
@@ -16,6 +18,8 @@ from PIL import Image, ImageOps
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 89_478_485  # a quarter of a gigabyte of RGB; Pillow warns from here on
+MAX_BYTES = 2**30  # of a file; uncompressed, so many pixels of 4 channels of 16 bits have 0.7 GB
+BYTES_PER_PIXEL = 16  # that decoding takes: Pillow's pixels, four bytes each, turned, converted and copied
 _METHODS = {"bicubic": cv2.INTER_CUBIC, "bilinear": cv2.INTER_LINEAR}
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 # The first bytes of files of FORMATS; the four dots of RIFF are the file's size.
@@ -38,7 +42,11 @@ def check_channels(channels: int) -> None:
 
 
 def decode(
-    content: bytes, channels: int = 3, short_side: int | None = None, max_pixels: int = MAX_PIXELS
+    content: bytes | BinaryIO,
+    channels: int = 3,
+    short_side: int | None = None,
+    max_pixels: int = MAX_PIXELS,
+    hold: Callable[[int], None] | None = None,
 ) -> np.ndarray:
     """Decodes an image: JPEG, PNG, WebP, BMP, or the first frame of a GIF.
 
@@ -47,11 +55,13 @@ def decode(
     profiles are ignored).
 
     Args:
-        content: the file, in whatever format its bytes say.
+        content: the file, in whatever format its bytes say; or a stream of it, which is read bit by bit.
         channels: 1 (luma), 3 (RGB) or 4 (RGBA).
         short_side: a JPEG of at least twice this size may be decoded at 1/2, 1/4 or 1/8 of its size, with no
             side shorter than this: several times faster for photographs.
         max_pixels: refuses larger images before they are decoded.
+        hold: called with the bytes that decoding will need at most, once the header is read
+            (`memory.Lease.hold`).
 
     Returns:
         The pixels, uint8 [H, W, channels].
@@ -61,26 +71,42 @@ def decode(
         ValueError: `channels` is not 1, 3 or 4.
     """
     check_channels(channels)
-    if not content:
-        raise DecodeError("the file is empty")
-    # Pillow raises some ten types of exception for damaged files (OSError, SyntaxError, struct.error, ...).
-    try:
-        image = Image.open(io.BytesIO(content), formats=FORMATS)
-    except Image.UnidentifiedImageError:
-        raise DecodeError(f"not a readable {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image") from None
-    except Exception as error:
-        raise DecodeError(f"{type(error).__name__}: {error}") from error
+    image = _open(content)
     width, height = image.size
     if width * height > max_pixels:
         raise DecodeError(f"{width} x {height} pixels are more than the limit of {max_pixels}")
     try:
         if short_side is not None:
             image.draft(None, (short_side, short_side))
+        if hold is not None:
+            hold(_needed(image, width * height))
         image.load()
         _turn_upright(image)
         return np.asarray(_to_mode(image, _MODES[channels])).reshape(image.height, image.width, channels)
     except Exception as error:
         raise DecodeError(f"{type(error).__name__}: {error}") from error
+
+
+def _open(content: bytes | BinaryIO) -> Image.Image:
+    """Reads the header of a file."""
+    stream = io.BytesIO(content) if isinstance(content, bytes) else content
+    stream.seek(0)
+    if not stream.read(1):
+        raise DecodeError("the file is empty")
+    # Pillow raises some ten types of exception for damaged files (OSError, SyntaxError, struct.error, ...).
+    try:
+        return Image.open(stream, formats=FORMATS)
+    except Image.UnidentifiedImageError:
+        raise DecodeError(f"not a readable {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image") from None
+    except Exception as error:
+        raise DecodeError(f"{type(error).__name__}: {error}") from error
+
+
+def _needed(image: Image.Image, stored: int) -> int:
+    """Bytes that decoding an image takes at most; `stored` counts its pixels in the file."""
+    # Of a progressive JPEG all coefficients are kept until the last scan, of a WebP the file and two frames.
+    kept = 10 * stored if "progressive" in image.info or image.format == "WEBP" else 0
+    return BYTES_PER_PIXEL * image.width * image.height + kept
 
 
 def _turn_upright(image: Image.Image) -> None:
@@ -90,16 +116,20 @@ def _turn_upright(image: Image.Image) -> None:
 
 def _to_mode(image: Image.Image, mode: str) -> Image.Image:
     if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion saturates instead of scaling
-        image = Image.fromarray((np.asarray(image).astype(np.int64) >> 8).astype(np.uint8))
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if mode != "RGBA" and image.has_transparency_data:
         transparent = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), transparent)
     return image if image.mode == mode else image.convert(mode)
 
 
-def header(content: bytes) -> tuple[str, str]:
-    """The format ("JPEG", ...) and Pillow mode ("RGB", "CMYK", ...) of an image as it is stored."""
-    image = Image.open(io.BytesIO(content), formats=FORMATS)
+def header(content: bytes | BinaryIO) -> tuple[str, str]:
+    """The format ("JPEG", ...) and Pillow mode ("RGB", "CMYK", ...) of an image as it is stored.
+
+    Raises:
+        DecodeError: the file is no image.
+    """
+    image = _open(content)
     return image.format or "", image.mode
 
 

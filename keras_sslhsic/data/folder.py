@@ -1,9 +1,10 @@
 """Batches from a folder of images."""
 
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +13,10 @@ from keras_sslhsic import checks, views
 from keras_sslhsic.data import batches, decode
 from keras_sslhsic.data.broken import BrokenFiles
 from keras_sslhsic.data.cache import make as make_cache
+from keras_sslhsic.data.memory import Budget
 from keras_sslhsic.data.order import Order
+from keras_sslhsic.data.python_map import map_python
+from keras_sslhsic.files import display, open_regular
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp"})
 
@@ -29,12 +33,12 @@ def list_images(path: str | Path) -> list[str]:
     """
     root = Path(path)
     if not root.exists():
-        raise FileNotFoundError(f"the folder {root} does not exist")
+        raise FileNotFoundError(f"the folder {display(root)} does not exist")
     if not root.is_dir():
-        raise NotADirectoryError(f"{root} is a file: expected a folder of images")
+        raise NotADirectoryError(f"{display(root)} is a file: expected a folder of images")
     files = [file for file in walk(root) if is_image(file)]
     if not files:
-        raise FileNotFoundError(f"{root} holds no images ({', '.join(sorted(EXTENSIONS))})")
+        raise FileNotFoundError(f"{display(root)} holds no images ({', '.join(sorted(EXTENSIONS))})")
     return files
 
 
@@ -57,7 +61,7 @@ def is_image(file: str) -> bool:
     if os.path.splitext(file)[1].lower() in EXTENSIONS:
         return True
     try:
-        with open(file, "rb") as stream:
+        with open_regular(file) as stream:
             return decode.looks_like_image(stream.read(12))
     except OSError:
         return False
@@ -80,8 +84,9 @@ def class_labels(path: str | Path, files: list[str]) -> tuple[np.ndarray, list[s
         return None
     if beside:
         raise ValueError(
-            f"{path} has images in sub-folders ({', '.join(names[:3])}, ...) and {len(beside)} beside them, "
-            f"such as {beside[0]}, which have no class: move them into one, or use the folder without labels (labels=False)"
+            f"{display(path)} has images in sub-folders ({display(', '.join(names[:3]))}, ...) and {len(beside)} beside "
+            f"them, such as {display(beside[0])}, which have no class: move them into one, or use the folder without "
+            "labels (labels=False)"
         )
     index = {name: label for label, name in enumerate(names)}
     return np.array([index[part[0]] for part in parts], np.int64), names
@@ -90,9 +95,10 @@ def class_labels(path: str | Path, files: list[str]) -> tuple[np.ndarray, list[s
 class _Folder:
     """Makes batches of the files with given indices; called from the threads of tf.data."""
 
-    def __init__(self, files, labels, decoding, broken, cache, cached, plan, workers):
+    def __init__(self, files, labels, decoding, broken, cache, cached, plan, workers, memory_mb):
         self.files, self.labels, self.decoding, self.broken = files, labels, decoding, broken
         self.cache, self.cached, self.plan = cache, cached, plan
+        self.memory = Budget(memory_mb)
         self.pool = batches.thread_pool(workers)
 
     def batch(self, epoch: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
@@ -128,7 +134,7 @@ class _Folder:
                     break
             else:
                 raise RuntimeError(
-                    f"no file is left to take the place of {self.files[indices[row]]}: "
+                    f"no file is left to take the place of {display(self.files[indices[row]])}: "
                     f"{len(self.broken.reasons)} of {len(self.files)} are broken, a batch has {len(indices)}"
                 )
             indices[row], images[row] = other, image
@@ -137,26 +143,36 @@ class _Folder:
 
     def images(self, epoch: int, index: int) -> tuple[np.ndarray, ...] | None:
         """The image or crops of a file; None if it is broken."""
-        try:
-            image = self.image(self.files[index])
-        except (OSError, decode.DecodeError) as error:
-            self.broken.report(self.files[index], error)
-            return None
-        return self.decoding.arrays(image, (self.plan.seed, epoch, index))
+        with self.memory.lease() as lease:
+            try:
+                image = self.image(self.files[index], lease.hold)
+            except (OSError, decode.DecodeError) as error:
+                self.broken.report(self.files[index], error)
+                return None
+            return self.decoding.arrays(image, (self.plan.seed, epoch, index))
 
-    def image(self, file: str) -> np.ndarray:
+    def image(self, file: str, hold: batches.Hold) -> np.ndarray:
+        def opened() -> BinaryIO:
+            return open_regular(file, decode.MAX_BYTES)
+
+        def decoded() -> np.ndarray:
+            with opened() as stream:
+                return self.decoding.image(stream, hold)
+
         if self.cache is None:
-            return self.decoding.image(Path(file).read_bytes())
+            return decoded()
         status = os.stat(file)
         key = f"{os.path.abspath(file)} {status.st_size} {status.st_mtime_ns}"
         if self.cached == "decoded":
             key += f" {self.decoding.shape} {self.decoding.host_crops is None}"
-            return batches.cached(self.cache, key, lambda: self.decoding.image(Path(file).read_bytes()))
-        content = self.cache.get(key)
+            return batches.cached(self.cache, key, self.decoding, hold, decoded)
+        content = self.cache.get(key, (None,), hold)
         if content is None:
-            content = np.frombuffer(Path(file).read_bytes(), np.uint8)
+            with opened() as stream:
+                hold(status.st_size)
+                content = np.frombuffer(stream.read(decode.MAX_BYTES), np.uint8)
             self.cache.put(key, content)
-        return self.decoding.image(content.tobytes())
+        return self.decoding.image(io.BytesIO(content), lambda size: hold(size + content.nbytes))
 
 
 def from_folder(
@@ -175,6 +191,7 @@ def from_folder(
     cache_dir: str | Path | None = None,
     cache_bytes: int = 2**30,
     workers: int | None = None,
+    memory_mb: int = 1024,
     **order: Any,
 ) -> tf.data.Dataset:
     """Batches of the images in a folder: class sub-folders, or unlabelled images; at any depth.
@@ -205,6 +222,8 @@ def from_folder(
         cache_dir: folder of the cache; None caches in memory.
         cache_bytes: size of the cache.
         workers: threads that decode; None: as many as there are cores.
+        memory_mb: memory, in 2^20 bytes, that images take while they are decoded and cropped, beside the batches. An
+            image that needs more is decoded nevertheless.
         **order: `seed=0`, `shuffle=True`, `drop_remainder=True`, `start=(0, 0)`, `epochs=None`, `shard=(0,
             1)`: see `keras_sslhsic.data.Order`.
 
@@ -223,14 +242,18 @@ def from_folder(
     files = list_images(path)
     classes = None if labels is False else class_labels(path, files)
     if labels and classes is None:
-        raise ValueError(f"labels=True, but {path} has no two sub-folders of images to take classes from")
+        raise ValueError(
+            f"labels=True, but {display(path)} has no two sub-folders of images to take classes from"
+        )
     plan = Order(len(files), batch_size, **order)
     broken = BrokenFiles(len(files), on_error, max_broken, error_log)
     policy = None if host_crops is None else views.get(host_crops)
     decoding = batches.Decoding(image_size, channels, policy, max_pixels)
     store = make_cache(cache, ("encoded", "decoded"), cache_dir, cache_bytes)
-    source = _Folder(files, classes and classes[0], decoding, broken, store, cache, plan, workers)
-    dataset = batches.map_python(plan.batches(), source.batch, decoding, labels=classes is not None)
+    source = _Folder(files, classes and classes[0], decoding, broken, store, cache, plan, workers, memory_mb)
+    indices = plan.batches()
+    size = indices.element_spec[1].shape[0]
+    dataset = map_python(indices, source.batch, decoding.specs(size, labels=classes is not None))
     if not plan.drop_remainder:  # a last batch of broken files alone
         dataset = dataset.filter(lambda batch: tf.shape(next(iter(batch.values())))[0] > 0)
     dataset.steps_per_epoch = plan.steps_per_epoch

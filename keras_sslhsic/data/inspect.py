@@ -6,14 +6,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 from PIL import Image
 from tqdm.auto import tqdm
 
+from keras_sslhsic import files
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.batches import thread_pool
 from keras_sslhsic.data.broken import reason
 from keras_sslhsic.data.folder import class_labels, is_image, list_images, walk
+from keras_sslhsic.data.memory import Budget
+from keras_sslhsic.files import display
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Report:
 
     def __str__(self) -> str:
         def counts(counter: Mapping[str, int]) -> str:
-            return ", ".join(f"{name} {count:,}" for name, count in counter.items()) or "none"
+            return ", ".join(f"{display(name)} {count:,}" for name, count in counter.items()) or "none"
 
         def numbers(values: Iterable[float]) -> str:
             return ", ".join(f"{value:.4f}" for value in values)
@@ -73,14 +77,18 @@ class Report:
             if sizes
             else f"none: {self.no_classes}"
         )
+
+        def names(folders: Iterable[str]) -> str:
+            return ", ".join(map(display, folders))
+
         lines = [
-            f"folder    {self.path}",
+            f"folder    {display(self.path)}",
             f"files     {self.num_files:,}, {self.num_bytes / 1e6:,.1f} MB",
             f"ignored   {counts(self.ignored)}",
             f"classes   {classes}",
-            *([f"empty     {', '.join(self.empty_folders)}"] if self.empty_folders else []),
+            *([f"empty     {names(self.empty_folders)}"] if self.empty_folders else []),
             *(
-                [f"repeated  {', '.join(self.repeated_folders)}: links to folders that are counted already"]
+                [f"repeated  {names(self.repeated_folders)}: links to folders that are counted already"]
                 if self.repeated_folders
                 else []
             ),
@@ -91,7 +99,7 @@ class Report:
             f"mean      {numbers(self.mean)}",
             f"std       {numbers(self.std)}",
             f"broken    {len(self.broken):,}",
-            *(f"  {path}: {why}" for path, why in list(self.broken.items())[:20]),
+            *(f"  {display(path)}: {why}" for path, why in list(self.broken.items())[:20]),
         ]
         return "\n".join(lines + (["  ..."] if len(self.broken) > 20 else []))
 
@@ -100,8 +108,17 @@ class Report:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "sample"}
 
     def save_contact_sheet(self, file: str | Path) -> None:
-        """Writes the sample as one picture of up to 8 x 8 images."""
-        contact_sheet(self.sample).save(file)
+        """Writes the sample as one picture of up to 8 x 8 images, of the kind that the file's ending says.
+
+        Raises:
+            ValueError: for an ending of no kind of picture.
+            OSError: if it cannot be written.
+        """
+        kind = Image.registered_extensions().get(Path(file).suffix.lower())
+        if kind is None:
+            raise ValueError(f"{display(file)} has the ending of no kind of picture: give NAME.png.")
+        with files.written_whole(file) as temporary:
+            contact_sheet(self.sample).save(temporary, kind)
 
 
 def contact_sheet(images: np.ndarray, columns: int = 8, gap: int = 4) -> Image.Image:
@@ -135,28 +152,23 @@ class _One:
     tile: np.ndarray
 
 
-def _inspect_one(file: str, channels: int, max_pixels: int) -> _One | str:
-    try:
-        content = Path(file).read_bytes()
-        pixels = decode.decode(content, channels, max_pixels=max_pixels)
-    except (OSError, decode.DecodeError) as error:
-        return reason(error)
-    kind, mode = decode.header(content)
-    values = pixels.reshape(-1, channels) / np.float32(255)
-    return _One(
-        kind,
-        mode,
-        pixels.shape[0],
-        pixels.shape[1],
-        values.mean(0, np.float64),
-        (values**2).mean(0, np.float64),
-        decode.square(pixels, _TILE),
-    )
+def _inspect_one(file: str, channels: int, max_pixels: int, memory: Budget) -> _One | str:
+    with memory.lease() as lease:
+        try:
+            with files.open_regular(file, decode.MAX_BYTES) as stream:
+                kind, mode = decode.header(stream)
+                pixels = decode.decode(stream, channels, max_pixels=max_pixels, hold=lease.hold)
+        except (OSError, decode.DecodeError) as error:
+            return reason(error, file)
+        mean, std = (values[:, 0] / 255 for values in cv2.meanStdDev(pixels))
+        tile = decode.square(pixels, _TILE)
+    height, width, _ = pixels.shape
+    return _One(kind, mode, height, width, mean, mean**2 + std**2, tile)
 
 
-def _unused_folders(path: str | Path, files: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _unused_folders(path: str | Path, images: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Sub-folders that none of the files is in: those without an image, and those whose images are listed elsewhere."""
-    used = {Path(file).relative_to(path).parts[0] for file in files}
+    used = {Path(file).relative_to(path).parts[0] for file in images}
     names = (
         entry.name for entry in Path(path).iterdir() if entry.is_dir() and not entry.name.startswith(".")
     )
@@ -177,6 +189,7 @@ def inspect_folder(
     max_pixels: int = decode.MAX_PIXELS,
     workers: int | None = None,
     verbose: bool = False,
+    memory_mb: int = 1024,
 ) -> Report:
     """Decodes every image of a folder once and reports what is there.
 
@@ -190,6 +203,8 @@ def inspect_folder(
         max_pixels: larger images count as broken.
         workers: threads that decode; None: as many as there are cores.
         verbose: show a progress bar.
+        memory_mb: memory, in 2^20 bytes, that images take while they are looked at. An image that needs more is looked
+            at nevertheless.
 
     Returns:
         A `Report`.
@@ -198,25 +213,25 @@ def inspect_folder(
         FileNotFoundError: no such folder, or no images in it.
         ValueError: every image is broken.
     """
-    files = list_images(path)
-    images = set(files)
+    images = list_images(path)
+    memory, listed = Budget(memory_mb), set(images)
     ignored = Counter(
-        Path(file).suffix.lower() or "no extension" for file in walk(path) if file not in images
+        Path(file).suffix.lower() or "no extension" for file in walk(path) if file not in listed
     )
     labels, no_classes = None, "all images lie in one folder"
     try:
-        labels = class_labels(path, files)
+        labels = class_labels(path, images)
     except ValueError as error:
         no_classes = str(error)
-    picked = set(np.linspace(0, len(files) - 1, min(64, len(files))).round().astype(int).tolist())
+    picked = set(np.linspace(0, len(images) - 1, min(64, len(images))).round().astype(int).tolist())
     broken: dict[str, str] = {}
     formats, modes = Counter[str](), Counter[str]()
     classes = dict.fromkeys(labels[1] if labels else (), 0)
     sizes, means, squares, tiles = [], [], [], []
     with thread_pool(workers) as pool:
-        found = pool.map(lambda file: _inspect_one(file, channels, max_pixels), files)
-        found = tqdm(found, total=len(files), unit="image", disable=not verbose, leave=False)
-        for number, (file, one) in enumerate(zip(files, found, strict=True)):
+        found = pool.map(lambda file: _inspect_one(file, channels, max_pixels, memory), images)
+        found = tqdm(found, total=len(images), unit="image", disable=not verbose, leave=False)
+        for number, (file, one) in enumerate(zip(images, found, strict=True)):
             if isinstance(one, str):
                 broken[file] = one
                 continue
@@ -231,16 +246,17 @@ def inspect_folder(
                 tiles.append(one.tile)
     if not means:
         raise ValueError(
-            f"all {len(files)} image files of {path} are broken; the first: {files[0]}: {broken[files[0]]}"
+            f"all {len(images)} image files of {display(path)} are broken; the first: {display(images[0])}: "
+            f"{broken[images[0]]}"
         )
     mean = np.mean(means, axis=0)
     std = np.sqrt(np.maximum(np.mean(squares, axis=0) - mean**2, 0.0))
     heights, widths = zip(*sizes, strict=True)
-    empty_folders, repeated_folders = _unused_folders(path, files)
+    empty_folders, repeated_folders = _unused_folders(path, images)
     return Report(
         path=str(path),
-        num_files=len(files),
-        num_bytes=sum(Path(file).stat().st_size for file in files if Path(file).exists()),
+        num_files=len(images),
+        num_bytes=sum(Path(file).stat().st_size for file in images if Path(file).exists()),
         ignored=dict(ignored.most_common()),
         classes=classes,
         no_classes="" if classes else no_classes,

@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
+from keras_sslhsic import files
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.broken import reason
 from keras_sslhsic.data.folder import class_labels, list_images
@@ -24,10 +25,10 @@ def _example(item: tuple[int, str, str, int]) -> list[tuple[str, dict[str, Any]]
     """The example of a file, its bytes as they are; none if it is broken. Runs on the workers."""
     number, name, file, label = item
     try:
-        content = Path(file).read_bytes()
+        content = files.read_regular(file, decode.MAX_BYTES)
         decode.decode(content)
     except (OSError, decode.DecodeError) as error:
-        logging.warning("left out the broken file %s: %s", file, reason(error))
+        logging.warning("left out the broken file %s: %s", files.display(file), reason(error, file))
         return []
     return [(f"{number:012}", {"image": content, "file_name": name, "label": label})]
 
@@ -62,8 +63,8 @@ def prepare_folders(
     """
     import apache_beam as beam
 
-    files = {split: list_images(folder) for split, folder in folders.items()}
-    labels = {split: class_labels(folder, files[split]) for split, folder in folders.items()}
+    images = {split: list_images(folder) for split, folder in folders.items()}
+    labels = {split: class_labels(folder, images[split]) for split, folder in folders.items()}
     classes = {split: found and found[1] for split, found in labels.items()}
     names = next(iter(classes.values()))
     if any(found != names for found in classes.values()):
@@ -84,7 +85,7 @@ def prepare_folders(
                     file,
                     int(found[0][number]) if found else 0,
                 )
-                for number, file in enumerate(files[split])
+                for number, file in enumerate(images[split])
             ]
 
         return {

@@ -15,7 +15,10 @@ import tensorflow as tf
 from keras_sslhsic import checks, views
 from keras_sslhsic.data import batches, decode
 from keras_sslhsic.data.cache import make as make_cache
+from keras_sslhsic.data.memory import Budget
 from keras_sslhsic.data.order import Order
+from keras_sslhsic.data.python_map import map_python
+from keras_sslhsic.files import display
 
 # The SSL-HSIC paper, like BYOL, holds out 10,000 training images and takes the official validation set for
 # testing.
@@ -189,6 +192,7 @@ def from_tfds(
     cache_bytes: int = 2**30,
     window: int = 8192,
     workers: int | None = None,
+    memory_mb: int = 1024,
     **order: Any,
 ) -> tf.data.Dataset:
     """Batches of a TensorFlow Datasets data set that has been prepared, read from its TFRecords.
@@ -221,6 +225,8 @@ def from_tfds(
         cache_bytes: size of the cache.
         window: examples that are permuted in memory; about three times as many are held, undecoded.
         workers: threads that decode; None: as many as there are cores.
+        memory_mb: memory, in 2^20 bytes, that images take while they are decoded and cropped, beside the batches and
+            the windows. An image that needs more is decoded nevertheless.
         **order: `seed=0`, `shuffle=True`, `drop_remainder=True`, `start=(0, 0)`, `epochs=None`, `shard=(0,
             1)`: see `keras_sslhsic.data.Order`.
 
@@ -252,6 +258,7 @@ def from_tfds(
     policy = None if host_crops is None else views.get(host_crops)
     decoding = batches.Decoding(image_size, channels, policy, max_pixels)
     store = make_cache(cache, ("decoded",), cache_dir, cache_bytes)
+    memory = Budget(memory_mb)
     pool = batches.thread_pool(workers)
     records = _Records(pieces, plan, window)
 
@@ -260,20 +267,26 @@ def from_tfds(
             feature = tf.train.Example.FromString(record).features.feature
             label = feature[label_key].int64_list.value[0] if labels else 0
             key = f"{builder.data_path} {split} {number} {decoding.shape} {policy is None}"
-            try:
-                image = batches.cached(
-                    store, key, lambda: decoding.image(feature[image_key].bytes_list.value[0])
-                )
-            except decode.DecodeError as error:
-                raise decode.DecodeError(f"{name}, {split}, example {number}: {error}") from error
-            return decoding.arrays(image, (plan.seed, int(epoch), int(number))), label
+            content = feature[image_key].bytes_list.value[0]
+            with memory.lease() as lease:
+                try:
+                    image = batches.cached(
+                        store, key, decoding, lease.hold, lambda: decoding.image(content, lease.hold)
+                    )
+                except decode.DecodeError as error:
+                    raise decode.DecodeError(
+                        f"{name}, {split}, example {number}: {display(error)}"
+                    ) from error
+                return decoding.arrays(image, (plan.seed, int(epoch), int(number))), label
 
         found = pool.map(example, *records.take(int(epoch), positions))
         images, numbers = zip(*found, strict=True)
         columns = batches.stack(list(images), decoding)
         return [*columns, np.array(numbers, np.int64)] if labels else columns
 
-    dataset = batches.map_python(records.positions(), decode_batch, decoding, labels)
+    positions = records.positions()
+    size = positions.element_spec[1].shape[0]
+    dataset = map_python(positions, decode_batch, decoding.specs(size, labels))
     dataset.steps_per_epoch = plan.steps_per_epoch
     dataset.num_examples = plan.num_examples
     dataset.class_names = getattr(features[label_key], "names", None) if labels else None

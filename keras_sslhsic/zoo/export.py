@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import files
+from keras_sslhsic.data import decode
 from keras_sslhsic.networks.folding import fold_batch_norm
 from keras_sslhsic.version import __version__
 from keras_sslhsic.zoo import model_files, saved_model
@@ -54,7 +55,12 @@ def export(model: keras.Model, path: str | os.PathLike, keep_batch_norm: bool = 
         export_saved_model(model, path, keep_batch_norm)
 
 
-def export_saved_model(model: keras.Model, path: str | os.PathLike, keep_batch_norm: bool = False) -> None:
+def export_saved_model(
+    model: keras.Model,
+    path: str | os.PathLike,
+    keep_batch_norm: bool = False,
+    max_pixels: int = decode.MAX_PIXELS,
+) -> None:
     """Exports an encoder as a SavedModel, which needs TensorFlow alone.
 
     Signatures, for any batch size:
@@ -72,6 +78,7 @@ def export_saved_model(model: keras.Model, path: str | os.PathLike, keep_batch_n
         keep_batch_norm: by default batch normalisation is folded into the convolutions (`fold_batch_norm`),
             which answers a tenth faster; fine-tuning then trains kernels and biases. If true, ``train`` normalises
             by the batch and updates the moving statistics.
+        max_pixels: images of more are refused by ``encoded``, by their headers, before they are decoded.
 
     Raises:
         ValueError: if `model` does not read images, or `path` is taken.
@@ -87,7 +94,7 @@ def export_saved_model(model: keras.Model, path: str | os.PathLike, keep_batch_n
         _check_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-        saved_model.write(model if keep_batch_norm else _fold(model), f"{folder}/model")
+        saved_model.write(model if keep_batch_norm else _fold(model), f"{folder}/model", max_pixels)
         Path(folder, "model", NOTE_FILE).write_text(json.dumps({"version": __version__}))
         if target.exists():
             shutil.rmtree(target)

@@ -3,20 +3,24 @@
 import collections
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import keras
 import numpy as np
+import tensorflow as tf
 from tqdm import tqdm
 
-from keras_sslhsic import files
+from keras_sslhsic import checks, files, lock
+from keras_sslhsic.data import broken as broken_files
 from keras_sslhsic.data import decode, folder
+from keras_sslhsic.data.memory import Budget, Lease
 from keras_sslhsic.evaluation.features import encoder_hash
+from keras_sslhsic.files import display
 from keras_sslhsic.zoo import rows
-from keras_sslhsic.zoo.encoder import encoder_of, resizer
+from keras_sslhsic.zoo.encoder import encoder_of, resizer, sides_seen
 from keras_sslhsic.zoo.pretrained import load_pretrained
 from keras_sslhsic.zoo.rows import Row
 
@@ -46,6 +50,7 @@ def extract(
     data: str | os.PathLike,
     out: str | os.PathLike,
     batch_size: int = 64,
+    memory_mb: int = 1024,
 ) -> Extracted:
     """Computes the features of every image under a folder.
 
@@ -58,8 +63,10 @@ def extract(
         out: ``NAME.npz`` (arrays ``files`` [N] and ``features`` float32 [N, F]) or ``NAME.parquet`` (columns
             ``file`` and ``features``); both with the bytes and time of change of the images. Rows are in the
             order of the paths, which are relative to `data`. Broken images are left out and listed in a file of
-            that name with ``.broken.txt`` added.
-        batch_size: images a step.
+            that name with ``.broken.txt`` added, a line ``file<TAB>reason`` each, with control characters escaped.
+        batch_size: images a step, at most.
+        memory_mb: memory, in 2^20 bytes, of images and of what the network makes of them, as estimated: fewer images go
+            into a step if they are large. An image that needs more goes through alone.
 
     Returns:
         What was written and left out.
@@ -67,15 +74,16 @@ def extract(
     Raises:
         ValueError: for another kind of `out`, or one that another encoder or another program wrote, or of other
             images; if no image can be read.
+        InUseError: if another process writes `out`.
         FileNotFoundError: if `data` is missing or holds no images.
         OSError: if `out` cannot be written.
         ImportError: for ``.parquet`` without pyarrow.
     """
     out = Path(out)
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, found {batch_size}.")
+    checks.integer("batch_size", batch_size, 1)
+    checks.integer("memory_mb", memory_mb, 1)
     if out.suffix.lower() not in rows.ENDINGS:
-        raise ValueError(f"The output must end in .npz or .parquet, found {out.name!r}.")
+        raise ValueError(f"The output must end in .npz or .parquet, found '{display(out.name)}'.")
     if out.suffix.lower() == ".parquet":
         rows.pyarrow_modules()
     files.check_writable(out)
@@ -84,22 +92,30 @@ def extract(
     stamps = {os.path.relpath(file, root): _stamp(file) for file in folder.list_images(root)}
     if out.suffix.lower() == ".parquet":
         rows.check_names(stamps)
+    with lock.held(out):
+        return _extract(_Extractor(encoder, root, batch_size, memory_mb), stamps, out)
+
+
+def _extract(extractor: "_Extractor", stamps: dict[str, tuple[int, int]], out: Path) -> Extracted:
     parts = out.with_name(f"{out.name}.parts")
-    encoder_id = encoder_hash(encoder)
-    origin = rows.Origin(encoder_id, str(root.resolve()))
-    found, folders = rows.read([out, *sorted(parts.glob("*.npz"))], encoder_id)
+    for path in filter(files.is_leftover, _in_folder(parts)):  # of killed processes: this one holds the lock
+        path.unlink()
+    encoder_id = encoder_hash(extractor.encoder)
+    origin = rows.Origin(encoder_id, str(extractor.root.resolve()))
+    found, folders = rows.read([out, *_in_folder(parts)], encoder_id)
     done = {name: row for name, row in found.items() if stamps.get(name) == row.stamp}
     if found and not done and origin.folder not in folders:
         raise ValueError(
-            f"{out} holds other images: none of its {len(found)} files is in {root}, and they were in "
-            f"{', '.join(sorted(folders))}. Choose another output, or remove it to compute all of them again."
+            f"{display(out)} holds other images: none of its {len(found)} files is in {display(extractor.root)}, and they "
+            f"were in {display(', '.join(sorted(folders)))}. Choose another output, or remove it to compute all of them "
+            "again."
         )
 
     todo = [name for name in stamps if name not in done]
-    with tqdm(total=len(stamps), initial=len(done), unit="image", desc=out.name) as bar:
+    with tqdm(total=len(stamps), initial=len(done), unit="image", desc=display(out.name)) as bar:
         for start in range(0, len(todo), PART):
             names = todo[start : start + PART]
-            computed = _compute(encoder, root, {name: stamps[name] for name in names}, batch_size, bar)
+            computed = extractor.compute({name: stamps[name] for name in names}, bar)
             done.update(computed)
             if start + PART < len(todo):
                 rows.write(parts / f"{len(done):09d}.npz", computed, origin)
@@ -109,24 +125,28 @@ def extract(
     if len(broken) == len(done):
         _remove(parts)
         raise ValueError(
-            f"None of the {len(done)} images under {root} can be read: {next(iter(broken.values()))}"
+            f"None of the {len(done)} images under {display(extractor.root)} can be read: {next(iter(broken.values()))}"
         )
     rows.write(out, done, origin)
-    _remove(parts)
     listed = out.with_name(f"{out.name}.broken.txt")
+    files.remove_leftovers(listed)
     if broken:
-        with files.written_whole(listed) as temporary:
-            lines = (f"{name}\t{reason}\n" for name, reason in sorted(broken.items()))
-            temporary.write_text("".join(lines), "utf-8", "surrogateescape")
+        files.write_text(listed, "".join(broken_files.line(*item) for item in sorted(broken.items())))
     elif found:
         listed.unlink(missing_ok=True)
+    _remove(parts)
     now = sum(name not in broken for name in todo)
     return Extracted(out, len(done) - len(broken), now, len(found.keys() - stamps.keys()), broken)
 
 
+def _in_folder(parts: Path) -> list[Path]:
+    """The rows that were saved between, and what is left of some that were not."""
+    return sorted(parts.glob("*.npz"))
+
+
 def _remove(parts: Path) -> None:
     """Removes what was saved between, and its folder if there is nothing else in it."""
-    for part in parts.glob("*.npz"):
+    for part in _in_folder(parts):
         part.unlink()
     with contextlib.suppress(OSError):
         parts.rmdir()
@@ -140,50 +160,102 @@ def _stamp(file: str | os.PathLike) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _compute(encoder, root, stamps, batch_size, bar) -> dict[str, Row]:
-    """Computes the rows of some files, by name."""
-    channels, fit = encoder.input_shape[-1], resizer(encoder)
+class _Extractor:
+    """Computes the features of files."""
 
-    def read(name: str) -> np.ndarray | str:
+    def __init__(self, encoder: keras.Model, root: Path, batch_size: int, memory_mb: int) -> None:
+        self.encoder, self.root, self.batch_size = encoder, root, batch_size
+        self.fit, self.channels = resizer(encoder), encoder.input_shape[-1]
+        # One half for the images that are decoded and wait, one for those that go through the network.
+        self.memory = Budget(-(-memory_mb // 2))
+        self.pixels = memory_mb * 2**20 // 2 // _network_bytes(encoder)
+
+    def compute(self, stamps: dict[str, tuple[int, int]], bar: tqdm) -> dict[str, Row]:
+        """The rows of some files, by name."""
+        computed: dict[str, Row] = {}
+        failed: dict[str, str] = {}
+        with (
+            ThreadPoolExecutor() as pool,
+            contextlib.closing(self.read_ahead(pool, stamps)) as read_images,
+        ):
+            for batch in self.batches(read_images, failed):
+                images = np.stack([image for _, image in batch])
+                values = np.asarray(self.encoder.predict_on_batch(images), np.float32)
+                computed |= {
+                    name: Row(stamps[name], row) for (name, _), row in zip(batch, values, strict=True)
+                }
+                bar.update(len(batch))
+        bar.update(len(failed))
+        return computed | {name: Row(stamps[name], None, reason) for name, reason in failed.items()}
+
+    def read_ahead(
+        self, pool: ThreadPoolExecutor, names: Iterable[str]
+    ) -> Generator[tuple[str, np.ndarray | str]]:
+        """Each file's image, or what is wrong with it, in order; no more are read than two batches ahead."""
+        waiting: collections.deque = collections.deque()
+
+        def first():
+            name, lease, future = waiting.popleft()
+            with lease:
+                return name, future.result()
+
         try:
-            image = decode.decode((root / name).read_bytes(), channels)
+            for name in names:
+                # Made here, in the order in which they end: nobody waits for a later one.
+                lease = self.memory.lease()
+                waiting.append((name, lease, pool.submit(self.read, name, lease)))
+                if len(waiting) > 2 * self.batch_size:
+                    yield first()
+            while waiting:
+                yield first()
+        finally:  # after an error, threads wait for one another's memory no more
+            for _, lease, future in waiting:
+                future.cancel()
+                lease.end()
+
+    def read(self, name: str, lease: Lease) -> np.ndarray | str:
+        resizing = 4 * self.channels * 3  # bytes a pixel, as floats
+
+        def hold(size: int) -> None:
+            lease.hold(size + size * resizing // decode.BYTES_PER_PIXEL)
+
+        try:
+            with files.open_regular(self.root / name, decode.MAX_BYTES) as stream:
+                image = decode.decode(stream, self.channels, hold=hold)
         except (decode.DecodeError, OSError) as error:
-            return str(error)
-        return fit(image).numpy()
+            return broken_files.reason(error, str(self.root / name))
+        fitted = self.fit(image).numpy()
+        lease.hold(fitted.nbytes)
+        return fitted
 
-    computed: dict[str, Row] = {}
-    failed: dict[str, str] = {}
-    with ThreadPoolExecutor() as pool:
-        read_files = zip(stamps, _map_ahead(pool, read, stamps, 2 * batch_size), strict=True)
-        for batch in _batches(read_files, batch_size, failed):
-            values = np.asarray(encoder.predict_on_batch(np.stack([image for _, image in batch])), np.float32)
-            computed |= {name: Row(stamps[name], row) for (name, _), row in zip(batch, values, strict=True)}
-            bar.update(len(batch))
-    bar.update(len(failed))
-    return computed | {name: Row(stamps[name], None, reason) for name, reason in failed.items()}
-
-
-def _map_ahead(pool: ThreadPoolExecutor, function: Callable, items: Iterable, ahead: int) -> Iterator:
-    """As `pool.map`, with no more than so many results waiting: a thousand photographs fill the memory."""
-    waiting: collections.deque = collections.deque()
-    for item in items:
-        waiting.append(pool.submit(function, item))
-        if len(waiting) > ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
-
-
-def _batches(read_files, batch_size: int, failed: dict[str, str]) -> Iterator[list[tuple[str, np.ndarray]]]:
-    """Groups neighbours of one size; notes the files that could not be read."""
-    batch: list[tuple[str, np.ndarray]] = []
-    for name, image in read_files:
-        if isinstance(image, str):
-            failed[name] = image
-            continue
-        if batch and (len(batch) == batch_size or batch[0][1].shape != image.shape):
+    def batches(
+        self, images: Iterable[tuple[str, np.ndarray | str]], failed: dict[str, str]
+    ) -> Iterator[list[tuple[str, np.ndarray]]]:
+        """Groups neighbours of one size; notes the files that could not be read."""
+        batch: list[tuple[str, np.ndarray]] = []
+        for name, image in images:
+            if isinstance(image, str):
+                failed[name] = image
+                continue
+            most = min(self.batch_size, self.pixels // (image.shape[0] * image.shape[1]))
+            if batch and (len(batch) >= most or batch[0][1].shape != image.shape):
+                yield batch
+                batch = []
+            batch.append((name, image))
+        if batch:
             yield batch
-            batch = []
-        batch.append((name, image))
-    if batch:
-        yield batch
+
+
+def _network_bytes(encoder: keras.Model) -> int:
+    """Bytes that a network takes for a pixel: of its largest layer's input, output and one more, and of images."""
+    count = 7  # images, by which their tensors are told from weights
+    height, width, channels = sides_seen(encoder)
+    shape = count, height or 256, width or 256, channels
+    graph = tf.function(encoder).get_concrete_function(tf.TensorSpec(shape)).graph
+    tensors = [tensor for operation in graph.get_operations() for tensor in operation.outputs]
+    largest = max(
+        tensor.shape.num_elements() * tensor.dtype.size
+        for tensor in tensors
+        if tensor.shape.is_fully_defined() and tensor.shape.rank and tensor.shape[0] == count
+    )
+    return 3 * largest // (count * shape[1] * shape[2]) + 3 * 4 * channels

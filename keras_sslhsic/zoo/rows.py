@@ -4,13 +4,16 @@ import os
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from keras_sslhsic import files
+from keras_sslhsic.data import npy
+from keras_sslhsic.files import display
 
 ENDINGS = (".npz", ".parquet")
+_EXPANDED = 64  # bytes of a .parquet file's rows for one of the file: features are hardly compressed
 
 
 class Origin(NamedTuple):
@@ -32,7 +35,8 @@ def read(paths: list[Path], encoder_id: str) -> tuple[dict[str, Row], set[str]]:
     """Reads the rows of files, of which some may be missing, and the folders of their images.
 
     Raises:
-        ValueError: if another program wrote one of them, or this one with another encoder.
+        ValueError: if another program wrote one of them, or this one with another encoder; if one is damaged, or states
+            more than it holds.
     """
     rows: dict[str, Row] = {}
     folders = set()
@@ -40,13 +44,18 @@ def read(paths: list[Path], encoder_id: str) -> tuple[dict[str, Row], set[str]]:
         if not path.exists():
             continue
         try:
-            found, origin = (_read_parquet if path.suffix.lower() == ".parquet" else _read_npz)(path)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            with files.open_regular(path) as file:
+                found, origin = (_read_parquet if path.suffix.lower() == ".parquet" else _read_npz)(file)
+        except ImportError:
+            raise
+        except Exception as error:  # zipfile and pyarrow raise many types for damaged files
             raise ValueError(
-                f"{path} was not written by this command: remove it, or choose another output ({error})."
+                f"{display(path)} was not written by this command: remove it, or choose another output ({display(error)})."
             ) from error
         if origin.encoder != encoder_id:
-            raise ValueError(f"{path} was written with another encoder: remove it, or choose another output.")
+            raise ValueError(
+                f"{display(path)} was written with another encoder: remove it, or choose another output."
+            )
         rows |= found
         folders.add(origin.folder)
     return rows, folders
@@ -94,15 +103,37 @@ def _write_npz(path: Path, rows: dict[str, Row], origin: Origin) -> None:
         )
 
 
-def _read_npz(path: Path) -> tuple[dict[str, Row], Origin]:
-    with np.load(path) as archive:
-        columns = archive["files"], archive["bytes_and_changed_ns"], archive["features"]
-        rows = {str(name): Row(tuple(stamp), row) for name, stamp, row in zip(*columns, strict=True)}
-        for (name, reason), stamp in zip(
-            archive["broken"], archive["broken_bytes_and_changed_ns"], strict=True
+def _read_npz(file: BinaryIO) -> tuple[dict[str, Row], Origin]:
+    size = os.fstat(file.fileno()).st_size
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        # As np.savez writes them: then none has more bytes than the file.
+        if (
+            any(m.compress_type != zipfile.ZIP_STORED for m in members)
+            or sum(m.file_size for m in members) > size
         ):
-            rows[str(name)] = Row(tuple(stamp), None, str(reason))
-        return rows, Origin(str(archive["encoder"]), str(archive["folder"]))
+            raise ValueError("its arrays are compressed, or overlap")
+        arrays = {}
+        for member in members:
+            with archive.open(member) as stream:
+                arrays[member.filename.removesuffix(".npy")] = npy.read(stream, member.file_size)
+    names, features, stamps = (arrays[key] for key in ("files", "features", "bytes_and_changed_ns"))
+    broken, broken_stamps = arrays["broken"], arrays["broken_bytes_and_changed_ns"]
+    _check_columns(names, features, stamps)
+    rows = {
+        str(name): Row(tuple(stamp), row)
+        for name, stamp, row in zip(names, stamps.tolist(), features, strict=True)
+    }
+    for (name, reason), stamp in zip(broken, broken_stamps.tolist(), strict=True):
+        rows[str(name)] = Row(tuple(stamp), None, str(reason))
+    return rows, Origin(str(arrays["encoder"]), str(arrays["folder"]))
+
+
+def _check_columns(names: np.ndarray, features: np.ndarray, stamps: np.ndarray) -> None:
+    if len(names) and (names.ndim, names.dtype.kind, features.ndim, features.dtype, stamps.dtype) != (
+        1, "U", 2, np.float32, np.int64,
+    ):  # fmt: skip
+        raise ValueError("its arrays are not those of names, features and stamps")
 
 
 def _write_parquet(path: Path, rows: dict[str, Row], origin: Origin) -> None:
@@ -115,11 +146,18 @@ def _write_parquet(path: Path, rows: dict[str, Row], origin: Origin) -> None:
         parquet.write_table(table, temporary)
 
 
-def _read_parquet(path: Path) -> tuple[dict[str, Row], Origin]:
+def _read_parquet(file: BinaryIO) -> tuple[dict[str, Row], Origin]:
     _, parquet = pyarrow_modules()
-    table = parquet.read_table(path)
+    stored = parquet.ParquetFile(file)
+    width = stored.schema_arrow.field("features").type.list_size
+    groups = [stored.metadata.row_group(i) for i in range(stored.metadata.num_row_groups)]
+    stated = stored.metadata.num_rows * width * 4 + sum(group.total_byte_size for group in groups)
+    size = os.fstat(file.fileno()).st_size
+    if not 0 <= stated <= _EXPANDED * size + 2**24:
+        raise ValueError(f"it states {stated:,} bytes of rows in {size:,}")
+    table = stored.read()
     stamps = zip(table["bytes"].to_pylist(), table["changed_ns"].to_pylist(), strict=True)
-    features = np.array(table["features"].to_pylist(), np.float32)
+    features = table["features"].combine_chunks().flatten().to_numpy().reshape(-1, width)
     rows = {
         name: Row(stamp, row)
         for name, stamp, row in zip(table["file"].to_pylist(), stamps, features, strict=True)

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic import compat
+from keras_sslhsic.data.decode import MAX_PIXELS
 from keras_sslhsic.zoo.encoder import resizer, sides_seen
 
 
@@ -32,8 +33,8 @@ class _Served(tf.Module):
     trainable_variables: Any = ()
 
 
-def write(model: keras.Model, path: str) -> None:
-    """Writes a SavedModel with the signatures of `export_saved_model`."""
+def write(model: keras.Model, path: str, max_pixels: int = MAX_PIXELS) -> None:
+    """Writes a SavedModel with the signatures of `export_saved_model`; ``encoded`` refuses images of more pixels."""
 
     def train(image):
         return model(image, training=True)
@@ -41,16 +42,24 @@ def write(model: keras.Model, path: str) -> None:
     sides, fit = sides_seen(model), resizer(model)
 
     def image_of(data):
-        return fit(_pixels(data, sides[-1]))
+        return fit(_pixels(data, sides[-1], max_pixels))
 
     def encoded_one(data):
         return tf.cast(model(image_of(data)[tf.newaxis], training=False)[0], tf.float32)
 
     def encoded(data):
+        def one_by_one(function, shape, at_a_time):
+            spec = tf.TensorSpec(shape, tf.float32)
+            return tf.map_fn(function, data, parallel_iterations=at_a_time, fn_output_signature=spec)
+
         if None in sides:  # images of different sizes make no batch
-            features = tf.TensorSpec(model.output_shape[1:], tf.float32)
-            return {"features": tf.map_fn(encoded_one, data, fn_output_signature=features)}
-        images = tf.map_fn(image_of, data, fn_output_signature=tf.TensorSpec(sides, tf.float32))
+            return {"features": one_by_one(encoded_one, model.output_shape[1:], 1)}
+        # Together they take no more memory than the largest one may.
+        images = tf.cond(
+            tf.reduce_sum(tf.map_fn(_count_pixels, data, fn_output_signature=tf.int64)) <= max_pixels,
+            lambda: one_by_one(image_of, sides, 10),
+            lambda: one_by_one(image_of, sides, 1),
+        )
         return {"features": model(images, training=False)}
 
     def traced(function, spec):
@@ -67,12 +76,20 @@ def write(model: keras.Model, path: str) -> None:
         tf.saved_model.save(served, path, signatures)
 
 
-def _pixels(data: tf.Tensor, channels: int) -> tf.Tensor:
+def _pixels(data: tf.Tensor, channels: int, max_pixels: int) -> tf.Tensor:
     """Decodes a file to uint8 [H, W, channels]."""
     # By default TensorFlow takes another cosine transform than Pillow. Every format can be asked for the channels that
     # the file has, and not every one for others.
-    with tf.control_dependencies([_check_still(data)]):
-        data = tf.identity(data)
+    count = _count_pixels(data)
+    few = tf.debugging.Assert(
+        (count > 0) & (count <= max_pixels),
+        [
+            f"Expected a JPEG, PNG, WebP, BMP or GIF file of at most {max_pixels} pixels; this one's header states",
+            count,
+        ],
+    )
+    with tf.control_dependencies([few, _check_still(data)]):
+        data = tf.cond(_starts_with(data, b"GIF8"), lambda: _first_frame(data)[1], lambda: tf.identity(data))
     image = tf.cond(
         tf.io.is_jpeg(data),
         lambda: tf.io.decode_jpeg(data, dct_method="INTEGER_ACCURATE"),
@@ -98,12 +115,85 @@ def _luma(colours: tf.Tensor) -> tf.Tensor:
     return tf.cast((tf.reduce_sum(weighted, -1, keepdims=True) + 32768) // 65536, tf.uint8)
 
 
+def _starts_with(data: tf.Tensor, start: bytes) -> tf.Tensor:
+    return tf.strings.substr(data, 0, len(start)) == start
+
+
+def _head(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The first 30 bytes, or zeros behind the last: a string, and int64 [30]."""
+    head = tf.strings.substr(tf.strings.join([tf.strings.substr(data, 0, 30), b"\0" * 30]), 0, 30)
+    return head, tf.cast(tf.io.decode_raw(head, tf.uint8), tf.int64)
+
+
+def _count_pixels(data: tf.Tensor) -> tf.Tensor:
+    """The pixels that a file's header states, int64; 0 for what is no image."""
+    head, numbers = _head(data)
+    none = tf.constant(0, tf.int64)
+
+    def number(first: int, last: int, bits: int | None = None) -> tf.Tensor:
+        """The number in these bytes, the lowest first, or its lowest bits."""
+        value = tf.add_n([numbers[first + i] * 256**i for i in range(last - first + 1)])
+        return value if bits is None else value % 2**bits
+
+    def jpeg():
+        shape = tf.cast(tf.io.extract_jpeg_shape(data), tf.int64)
+        return shape[0] * shape[1]
+
+    def png():
+        width, height = (tf.add_n([numbers[at + i] * 256 ** (3 - i) for i in range(4)]) for at in (16, 20))
+        return tf.where(tf.strings.substr(head, 12, 4) == b"IHDR", width * height, none)
+
+    def bmp():
+        height = number(22, 25)  # below zero from the top down
+        return number(18, 21) * tf.minimum(height, 2**32 - height)
+
+    def webp():
+        kind = tf.strings.substr(head, 12, 4)
+        lossy = number(26, 27, 14) * number(28, 29, 14)
+        lossless = (number(21, 22, 14) + 1) * (number(22, 24) // 64 % 2**14 + 1)
+        extended = (number(24, 26) + 1) * (number(27, 29) + 1)
+        found = tf.where(kind == b"VP8L", lossless, tf.where(kind == b"VP8X", extended, none))
+        return tf.where(kind == b"VP8 ", lossy, found)
+
+    return tf.case(
+        [
+            (_starts_with(data, b"\xff\xd8\xff"), jpeg),
+            (_starts_with(data, b"\x89PNG"), png),
+            (_starts_with(data, b"GIF8"), lambda: _first_frame(data)[0]),
+            (_starts_with(data, b"BM"), bmp),
+            (_starts_with(data, b"RIFF"), webp),
+        ],
+        default=lambda: none,
+    )
+
+
+def _first_frame(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The pixels of the first frame of a GIF file, int64, and the file without the others, which would be decoded too."""
+    content = tf.io.decode_raw(tf.strings.join([data, b"\0" * 16]), tf.uint8)
+
+    def at(place):  # zeros behind the end
+        return tf.cast(content[tf.minimum(place, tf.size(content) - 1)], tf.int32)
+
+    def palette(flags):
+        return tf.where(flags >= 128, 3 * 2 ** (flags % 8 + 1), 0)
+
+    def behind_blocks(place):  # each has its length before it, and the last has none
+        return tf.while_loop(lambda p: at(p) > 0, lambda p: (p + at(p) + 1,), [place])[0] + 1
+
+    start = 13 + palette(at(10))
+    extension, frame = 0x21, 0x2C
+    start = tf.while_loop(lambda p: at(p) == extension, lambda p: (behind_blocks(p + 2),), [start])[0]
+    width, height = (tf.cast(at(start + i) + 256 * at(start + i + 1), tf.int64) for i in (5, 7))
+    end = behind_blocks(start + 10 + palette(at(start + 9)) + 1)
+    pixels = tf.where(at(start) == frame, width * height, 0)
+    return pixels, tf.strings.join([tf.strings.substr(data, 0, end), b";"])
+
+
 def _check_still(data: tf.Tensor) -> tf.Operation:
     """Animated WebP files, which TensorFlow 2.20 dies of, are errors; the file's head has a bit for them."""
-    head = tf.strings.join([data, "\0" * 21])  # of any length
+    head, numbers = _head(data)
     extended = (tf.strings.substr(head, 0, 4) == b"RIFF") & (tf.strings.substr(head, 8, 8) == b"WEBPVP8X")
-    flags = tf.io.decode_raw(tf.strings.substr(head, 20, 1), tf.uint8)[0]
-    animated = extended & (tf.bitwise.bitwise_and(flags, tf.constant(2, tf.uint8)) > 0)
+    animated = extended & (numbers[20] // 2 % 2 > 0)
     return tf.debugging.Assert(~animated, ["Animated WebP files cannot be decoded: send their first frame."])
 
 

@@ -1,6 +1,8 @@
 """from_folder: what is found, in which order, what happens to broken files, caches and host crops."""
 
+import gc
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -8,10 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 from keras_sslhsic import views
 from keras_sslhsic.data import DecodeError, TooManyBrokenFiles, decode, from_folder
-from keras_sslhsic.data.cache import Cache
+from keras_sslhsic.data import folder as module
 from keras_sslhsic.data.folder import list_images
 
 OPTIONS = {"image_size": 8, "workers": 2}
@@ -185,14 +188,14 @@ def test_broken_files_are_skipped_counted_and_logged(folder, identities, drop_re
 
 def test_a_file_that_may_not_be_read_is_skipped(folder, monkeypatch):
     root = folder(24)
-    read = type(root).read_bytes
+    opened = module.open_regular
 
-    def denied(path):  # not by chmod: root may read everything
-        if path.name == "001.jpg":
-            raise PermissionError(13, "Permission denied", str(path))
-        return read(path)
+    def denied(path, limit):  # not by chmod: root may read everything
+        if path.endswith("001.jpg"):
+            raise PermissionError(13, "Permission denied", path)
+        return opened(path, limit)
 
-    monkeypatch.setattr(type(root), "read_bytes", denied)
+    monkeypatch.setattr(module, "open_regular", denied)
     dataset = from_folder(root, batch_size=24, epochs=1, drop_remainder=False, max_broken=0.1, **OPTIONS)
     with pytest.warns(UserWarning, match="Permission denied"):
         (batch,) = dataset
@@ -252,8 +255,8 @@ def test_a_cache_gives_the_same_images_without_reading_the_files(
     options = {"batch_size": 4, "epochs": 2, "cache": kind, **OPTIONS}
     plain = list(from_folder(root, **(options | {"cache": None})).as_numpy_iterator())
     reads = []
-    read = type(root).read_bytes
-    monkeypatch.setattr(type(root), "read_bytes", lambda path: reads.append(path) or read(path))
+    opened = module.open_regular
+    monkeypatch.setattr(module, "open_regular", lambda path, limit: reads.append(path) or opened(path, limit))
     cached = from_folder(root, cache_dir=tmp_path / "cache" if on_disk else None, **options)
     for one, other in zip(plain, cached.as_numpy_iterator(), strict=True):
         np.testing.assert_array_equal(one["image"], other["image"])
@@ -286,22 +289,6 @@ def test_cached_decoded_images_still_get_new_crops(folder, photo):
     dataset = from_folder(root, batch_size=4, epochs=3, host_crops=views.byol(16), cache="decoded")
     views_of_all = [image.tobytes() for batch in dataset for name in batch for image in batch[name].numpy()]
     assert len(set(views_of_all)) == len(views_of_all) == 24
-
-
-def test_a_full_cache_keeps_what_it_has():
-    cache = Cache(limit=25)
-    for number in range(4):
-        cache.put(str(number), np.full(10, number, np.uint8))
-    assert [cache.get(str(number)) is not None for number in range(4)] == [True, True, False, False]
-    assert cache.size == 20
-    np.testing.assert_array_equal(cache.get("1"), np.ones(10, np.uint8))
-
-
-def test_a_cut_off_file_in_the_cache_counts_as_missing(tmp_path):
-    Cache(1000, tmp_path).put("a", np.arange(100, dtype=np.uint8))
-    (file,) = tmp_path.glob("*/*.npy")
-    file.write_bytes(file.read_bytes()[:-20])
-    assert Cache(1000, tmp_path).get("a") is None
 
 
 def test_memory_stays_flat_over_epochs(folder):
@@ -374,6 +361,7 @@ def test_bad_input_is_named(folder, tmp_path):
         ({"channels": 2}, "channels must be 1, 3 or 4, found 2"),
         ({"channels": [3]}, r"channels must be 1, 3 or 4, found \[3\]"),
         ({"max_pixels": 0}, "max_pixels must be at least 1, found 0"),
+        ({"memory_mb": 0}, "memory_mb must be at least 1, found 0"),
         ({"workers": 0}, "workers must be None or at least 1, found 0"),
         ({"labels": "yes"}, "labels must be True, False or None, found 'yes'"),
         ({"cache": "views"}, 'cache must be "encoded", "decoded" or None, found \'views\''),
@@ -394,3 +382,106 @@ def test_a_last_batch_of_broken_files_is_left_out(folder, tmp_path):
         root, batch_size=4, epochs=1, shuffle=False, drop_remainder=False, max_broken=1.0, **OPTIONS
     )
     assert [len(batch["image"]) for batch in dataset] == [4]
+
+
+@pytest.mark.filterwarnings("ignore:skipping broken files")
+def test_pipes_and_devices_are_broken_files_and_nobody_waits_for_them(folder):
+    root = folder(8)
+    os.mkfifo(root / "class 0" / "no extension")
+    os.mkfifo(root / "class 0" / "pipe.jpg")
+    (root / "class 0" / "device.png").symlink_to("/dev/zero")
+    dataset = from_folder(root, batch_size=10, epochs=1, drop_remainder=False, max_broken=0.5, **OPTIONS)
+    assert len(dataset.files) == 10
+    assert [len(batch["image"]) for batch in dataset] == [8]
+    reasons = {os.path.basename(path): reason for path, reason in dataset.broken.reasons.items()}
+    assert reasons == {
+        "pipe.jpg": "is a named pipe: expected a regular file.",
+        "device.png": "is a device: expected a regular file.",
+    }
+
+
+def test_large_files_are_broken_files(folder, monkeypatch):
+    root = folder(8)
+    with open(root / "class 0" / "large.jpg", "wb") as file:
+        file.truncate(decode.MAX_BYTES + 1)
+    dataset = from_folder(root, batch_size=9, epochs=1, drop_remainder=False, max_broken=0.5, **OPTIONS)
+    with pytest.warns(UserWarning, match=r"has 1,073,741,825 bytes, more than the limit"):
+        list(dataset)
+
+
+def test_names_are_shown_and_logged_escaped(folder, recwarn):
+    root = folder(6)
+    name = "new\nline\ttab \x1b[31m.jpg"
+    (root / "class 0" / name).write_bytes(b"")
+    dataset = from_folder(root, batch_size=7, epochs=1, drop_remainder=False, max_broken=0.5, **OPTIONS)
+    list(dataset)
+    (path,) = dataset.broken.reasons
+    assert path.endswith(name)
+    with open("broken_images.log") as log:
+        ((logged, reason),) = [line.rstrip("\n").split("\t") for line in log]
+    assert logged.endswith(r"new\nline\ttab \x1b[31m.jpg") and reason == "the file is empty"
+    texts = [str(warning.message) for warning in recwarn] + dataset.broken.summary().splitlines()[1:2]
+    assert len(texts) == 2
+    for text in texts:
+        assert logged in text and "\x1b" not in text and "\n" not in text
+
+
+def decoders():
+    return sum(thread.name.startswith("decode") for thread in threading.enumerate())
+
+
+def test_threads_and_memory_end_with_their_data_set(folder):
+    root = folder(8)
+    before = decoders()
+    for _ in range(3):
+        dataset = from_folder(root, batch_size=4, epochs=1, cache="decoded", **OPTIONS)
+        derived = dataset.map(lambda batch: batch["image"]).take(2)
+        iterator = iter(derived)
+        del dataset, derived
+        gc.collect()
+        assert len(list(iterator)) == 2  # what is made of a data set keeps it
+        assert decoders() == before + 2
+        held = [thing for thing in gc.get_objects() if isinstance(thing, module._Folder)]
+        assert len(held) == 1
+        del iterator, held
+        gc.collect()
+        deadline = time.monotonic() + 60
+        while decoders() > before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert decoders() == before
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, module._Folder)]
+
+
+@pytest.mark.parametrize("crops", [None, views.byol(16)])
+def test_images_larger_than_the_memory_are_decoded_one_at_a_time(folder, encode, crops, monkeypatch):
+    root = folder(3)
+    for number in range(6):  # of 4.8 MB while they are decoded
+        (root / "class 0" / f"large {number}.png").write_bytes(
+            encode(Image.new("RGB", (600, 500), (number,) * 3), "PNG")
+        )
+    loading, most, lock, load = 0, 0, threading.Lock(), PngImageFile.load
+
+    def counted(image):
+        nonlocal loading, most
+        if image.size != (600, 500):
+            return load(image)
+        with lock:
+            loading += 1
+            most = max(most, loading)
+        time.sleep(0.02)
+        try:
+            return load(image)
+        finally:
+            with lock:
+                loading -= 1
+
+    monkeypatch.setattr(PngImageFile, "load", counted)
+    options = {"batch_size": 9, "epochs": 2, "image_size": 8, "workers": 4, "host_crops": crops}
+    whole = list(from_folder(root, **options).as_numpy_iterator())
+    assert most > 1
+    most = 0
+    one_by_one = list(from_folder(root, memory_mb=1, **options).as_numpy_iterator())
+    assert most == 1
+    for one, other in zip(whole, one_by_one, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])

@@ -1,7 +1,9 @@
 """inspect_folder: every number against what the test wrote."""
 
 import json
+import os
 
+import crash
 import numpy as np
 import pytest
 from PIL import Image
@@ -128,3 +130,50 @@ def test_progress_is_shown_when_asked_for(zoo, capsys):
     assert "/9 [" in capsys.readouterr().err
     inspect_folder(zoo[0])
     assert capsys.readouterr().err == ""
+
+
+def test_pipes_and_devices_are_broken_files(zoo):
+    path, _ = zoo
+    os.mkfifo(path / "dog" / "pipe.png")
+    os.mkfifo(path / "dog" / "pipe")
+    (path / "dog" / "zero.jpg").symlink_to("/dev/zero")
+    report = inspect_folder(path)
+    reasons = {os.path.basename(name): reason for name, reason in report.broken.items()}
+    assert reasons["pipe.png"] == "is a named pipe: expected a regular file."
+    assert reasons["zero.jpg"] == "is a device: expected a regular file."
+    assert len(reasons) == 4 and report.ignored == {"no extension": 1}
+
+
+def test_names_are_shown_escaped(zoo):
+    path, _ = zoo
+    for name in ("dog/new\nline\x1b[31m.png", "dog/notes.t\nt"):
+        (path / name).write_bytes(b"")
+    (path / "em\npty").mkdir()
+    report = inspect_folder(path)
+    text = str(report)
+    assert r"dog/new\nline\x1b[31m.png: the file is empty" in text
+    assert r"ignored   .t\nt 1" in text and r"empty     em\npty" in text
+    assert "\x1b" not in text and len(text.splitlines()) == 12 + len(report.broken)
+
+
+def test_a_budget_changes_nothing(zoo):
+    path, _ = zoo
+    Image.new("RGB", (900, 800), (1, 2, 3)).save(path / "dog" / "large.png")
+    report, small = inspect_folder(path), inspect_folder(path, memory_mb=1, workers=4)
+    assert report.to_dict() == small.to_dict()
+    np.testing.assert_array_equal(report.sample, small.sample)
+
+
+def test_a_sheet_is_written_whole_and_its_kind_is_checked(zoo, tmp_path):
+    report = inspect_folder(zoo[0])
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ValueError, match=r"sheet has the ending of no kind of picture: give NAME\.png\."):
+        report.save_contact_sheet(tmp_path / "out" / "sheet")
+    report.save_contact_sheet(tmp_path / "out" / "sheet.PNG")
+    before = (tmp_path / "out" / "sheet.PNG").read_bytes()
+    for point in crash.points(
+        lambda: report.save_contact_sheet(tmp_path / "out" / "sheet.PNG"), tmp_path / "out"
+    ):
+        assert (tmp_path / "out" / "sheet.PNG").read_bytes() == before, point
+        report.save_contact_sheet(tmp_path / "out" / "sheet.PNG")
+        assert [file.name for file in (tmp_path / "out").iterdir()] == ["sheet.PNG"], point

@@ -1,5 +1,9 @@
 """from_tfds, on a small data set that the test prepares itself."""
 
+import gc
+import threading
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,6 +12,7 @@ import tensorflow_datasets as tfds
 from keras_sslhsic import views
 from keras_sslhsic.data import from_tfds
 from keras_sslhsic.data import tfds as module
+from keras_sslhsic.data.memory import Lease
 
 NUMBER = {"train": 45, "validation": 11}
 
@@ -212,3 +217,30 @@ def test_a_damaged_record_names_the_example(load, monkeypatch):
     monkeypatch.setattr(module.decode, "decode", damaged)
     with pytest.raises(tf.errors.OpError, match=r"grays, train, example \d+: "):
         numbers(load(epochs=1, drop_remainder=False))
+
+
+def test_threads_end_with_their_data_set(load):
+    before = set(threading.enumerate())
+    dataset = load(epochs=1, workers=2)
+    assert len(numbers(dataset)) == 5
+
+    def own():
+        return {t.name.split("_")[0] for t in threading.enumerate() if t not in before}
+
+    assert {"decode", "files", "windows"} <= own()
+    del dataset
+    gc.collect()
+    deadline = time.monotonic() + 60
+    while {"decode", "files", "windows"} & own() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not {"decode", "files", "windows"} & own()
+
+
+def test_images_larger_than_the_memory_are_decoded(load, monkeypatch):
+    held = []
+    hold = Lease.hold
+    monkeypatch.setattr(Lease, "hold", lambda self, size: held.append(size) or hold(self, 2**21))
+    assert sorted(flat(numbers(load(epochs=1, drop_remainder=False, workers=4, memory_mb=1)))) == list(
+        range(45)
+    )
+    assert held == [16 * 4 * 6] * 45

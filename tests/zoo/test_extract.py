@@ -1,11 +1,16 @@
+import io
 import os
+import zipfile
 
+import crash
 import keras
 import numpy as np
+import pyarrow
 import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from keras_sslhsic import lock
 from keras_sslhsic.evaluation import encoder_hash
 from keras_sslhsic.networks import with_preprocessing
 from keras_sslhsic.zoo import extract as module
@@ -24,6 +29,15 @@ def folder(tmp_path, real_images):
         Image.fromarray(pixels).save(root / name)
     (root / "b" / "2.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"garbage" * 4)
     return root, dict(sorted(images.items()))
+
+
+def seen_names(monkeypatch):
+    """The names of the images whose features are computed from now on."""
+    compute, seen = module._Extractor.compute, []
+    monkeypatch.setattr(
+        module._Extractor, "compute", lambda self, names, bar: seen.extend(names) or compute(self, names, bar)
+    )
+    return seen
 
 
 def expected(encoder, images):
@@ -45,15 +59,15 @@ def test_rows_are_keyed_by_file_and_broken_ones_listed(encoder, folder, tmp_path
 def test_a_stopped_extraction_goes_on(encoder, folder, tmp_path, monkeypatch):
     root, images = folder
     monkeypatch.setattr(module, "PART", 3)
-    compute, calls = module._compute, []
+    compute, calls = module._Extractor.compute, []
 
-    def stop_at_the_second(encoder, root, names, *rest):
+    def stop_at_the_second(extractor, names, bar):
         calls.append(names)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return compute(encoder, root, names, *rest)
+        return compute(extractor, names, bar)
 
-    monkeypatch.setattr(module, "_compute", stop_at_the_second)
+    monkeypatch.setattr(module._Extractor, "compute", stop_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         extract(encoder, root, tmp_path / "out.npz")
     assert not (tmp_path / "out.npz").exists()
@@ -69,10 +83,7 @@ def test_new_images_are_added(encoder, folder, tmp_path, monkeypatch):
     root, images = folder
     extract(encoder, root, tmp_path / "out.npz")
     Image.fromarray(images["a/1.png"]).save(root / "a" / "0.png")
-    compute, seen = module._compute, []
-    monkeypatch.setattr(
-        module, "_compute", lambda e, r, names, *rest: seen.extend(names) or compute(e, r, names, *rest)
-    )
+    seen = seen_names(monkeypatch)
     assert extract(encoder, root, tmp_path / "out.npz").rows == 8
     assert "a/0.png" in seen and "a/1.png" not in seen
     with np.load(tmp_path / "out.npz") as archive:
@@ -90,10 +101,7 @@ def test_changed_and_repaired_images_are_computed_again_and_gone_ones_left_out(
     for name in ("a/1.png", "b/2.png"):  # the second was broken
         Image.fromarray(255 - images["a/1.png"]).save(root / name)
     (root / "b" / "3.png").unlink()
-    compute, seen = module._compute, []
-    monkeypatch.setattr(
-        module, "_compute", lambda e, r, names, *rest: seen.extend(names) or compute(e, r, names, *rest)
-    )
+    seen = seen_names(monkeypatch)
     result = extract(encoder, root, tmp_path / f"out.{ending}")
     assert seen == ["a/1.png", "b/2.png"]
     assert (result.rows, result.computed, result.gone, result.broken) == (7, 2, 1, {})
@@ -150,11 +158,11 @@ def test_images_are_not_read_far_ahead(encoder, folder, tmp_path, monkeypatch):
     waiting, most = 0, 0
     decode = module.decode.decode
 
-    def read(*arguments):
+    def read(*arguments, **options):
         nonlocal waiting, most
         waiting += 1
         most = max(most, waiting)
-        return decode(*arguments)
+        return decode(*arguments, **options)
 
     def predict(batch):
         nonlocal waiting
@@ -177,7 +185,9 @@ def test_names_that_are_not_utf8(encoder, folder, tmp_path):
     (root / os.fsdecode(names[1])).write_bytes(b"")
     result = extract(encoder, root, tmp_path / "out.npz")
     assert os.fsdecode(names[1]) in result.broken and result.rows == 8
-    assert names[1] in (tmp_path / "out.npz.broken.txt").read_bytes()
+    assert (tmp_path / "out.npz.broken.txt").read_text().splitlines()[
+        -1
+    ] == "\\udcff\\udcfd.png\tthe file is empty"
     with pytest.raises(ValueError, match=r"is not UTF-8, as \.parquet needs"):
         extract(encoder, root, tmp_path / "out.parquet")
 
@@ -193,7 +203,7 @@ def test_capitals_and_what_lies_in_the_folder_between(encoder, folder, tmp_path)
 
 
 def test_a_place_that_cannot_be_written_is_found_before_the_work(encoder, folder, monkeypatch):
-    monkeypatch.setattr(module, "_compute", lambda *_: pytest.fail("computed first"))
+    monkeypatch.setattr(module._Extractor, "compute", lambda *_: pytest.fail("computed first"))
     with pytest.raises(OSError, match=r"/proc/out\.npz cannot be written: "):
         extract(encoder, folder[0], "/proc/out.npz")
 
@@ -249,3 +259,167 @@ def test_bad_input_is_named_and_nothing_written(encoder, folder, tmp_path):
     other = with_preprocessing(encoder.get_layer("tiny"), 0.5, 0.25)
     with pytest.raises(ValueError, match="written with another encoder"):
         extract(other, root, tmp_path / "out.npz")
+
+
+def same(path, other, encoder):
+    """Whether two outputs hold the same, up to how batches of another size are rounded."""
+    one, two = (rows.read([each], encoder_hash(encoder))[0] for each in (path, other))
+    assert list(one) == list(two)
+    for name, row in one.items():
+        assert (row.stamp, row.reason) == (two[name].stamp, two[name].reason)
+        if row.features is not None:
+            np.testing.assert_allclose(row.features, two[name].features, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["npz", "parquet"])
+def test_an_extraction_killed_at_any_moment_goes_on(encoder, folder, tmp_path, monkeypatch, ending):
+    root, _ = folder
+    monkeypatch.setattr(module, "PART", 3)
+    place = tmp_path / "out"
+    place.mkdir()
+    extract(encoder, root, tmp_path / f"whole.{ending}")
+    killed, names = set(), sorted(path.name for path in tmp_path.glob("whole*"))
+    for point in crash.points(lambda: extract(encoder, root, place / f"whole.{ending}"), place):
+        killed.add(point)
+        result = extract(encoder, root, place / f"whole.{ending}")
+        assert (result.rows, list(result.broken)) == (7, ["b/2.png"]), point
+        same(place / f"whole.{ending}", tmp_path / f"whole.{ending}", encoder)
+        assert sorted(path.name for path in place.iterdir()) == names, point
+        assert (place / names[-1]).read_text() == (tmp_path / names[-1]).read_text(), point
+    assert len(killed) > 10
+
+
+def test_a_second_process_is_refused(encoder, folder, tmp_path):
+    root, _ = folder
+    with (
+        lock.held(tmp_path / "out.npz"),
+        pytest.raises(lock.InUseError, match=rf"out\.npz is in use by process {os.getpid()} on "),
+    ):
+        extract(encoder, root, tmp_path / "out.npz")
+    assert extract(encoder, root, tmp_path / "out.npz").rows == 7
+
+
+def test_pipes_and_devices_are_listed_as_broken(encoder, folder, tmp_path):
+    root, _ = folder
+    os.mkfifo(root / "a" / "pipe.png")
+    os.mkfifo(root / "a" / "pipe")
+    (root / "a" / "zero.png").symlink_to("/dev/zero")
+    assert extract(encoder, root, tmp_path / "out.npz").broken.keys() == {
+        "a/pipe.png",
+        "a/zero.png",
+        "b/2.png",
+    }
+    assert (tmp_path / "out.npz.broken.txt").read_text().splitlines()[:2] == [
+        "a/pipe.png\tis a named pipe: expected a regular file.",
+        "a/zero.png\tis a device: expected a regular file.",
+    ]
+
+
+def test_names_are_listed_a_line_each(encoder, folder, tmp_path):
+    root, _ = folder
+    (root / "a" / "x\ny\x1b[31m.png").write_bytes(b"")
+    extract(encoder, root, tmp_path / "out.npz")
+    lines = (tmp_path / "out.npz.broken.txt").read_text().split("\n")
+    assert lines[0] == "a/x\\ny\\x1b[31m.png\tthe file is empty" and len(lines) == 3
+    with pytest.raises(FileNotFoundError, match=r"new\\nline.* holds no images") as raised:
+        (tmp_path / "new\nline").mkdir()
+        extract(encoder, tmp_path / "new\nline", tmp_path / "out.npz")
+    assert "\n" not in str(raised.value)
+
+
+def test_large_images_go_through_the_network_in_small_batches(encoder, tmp_path, monkeypatch):
+    free = with_preprocessing(encoder.get_layer("tiny"), 0.5, 0.25)
+    root, sizes = tmp_path / "images", []
+    root.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        Image.fromarray(rng.integers(0, 256, (50, 40, 3), np.uint8)).save(root / f"{number}.png")
+    Image.fromarray(rng.integers(0, 256, (1000, 900, 3), np.uint8)).save(root / "6.png")
+    predict = free.predict_on_batch
+    monkeypatch.setattr(
+        free, "predict_on_batch", lambda images: sizes.append(images.shape[:2]) or predict(images)
+    )
+    extract(free, root, tmp_path / "out.npz")
+    assert sizes == [(6, 50), (1, 1000)]
+    sizes.clear()
+    per_image = module._network_bytes(free) * 50 * 40
+    fitting = 2**19 // per_image
+    assert 1 < fitting < 6
+    extract(free, root, tmp_path / "small.npz", memory_mb=1)
+    assert sizes == [(fitting, 50)] * (6 // fitting) + [(6 % fitting, 50)] * (6 % fitting > 0) + [(1, 1000)]
+    same(tmp_path / "out.npz", tmp_path / "small.npz", free)
+
+
+@pytest.mark.parametrize("memory_mb", [1, 1024])
+def test_an_error_while_images_wait_ends_the_threads(encoder, folder, tmp_path, monkeypatch, memory_mb):
+    root, images = folder
+    for i in range(10):
+        Image.fromarray(np.tile(images["a/1.png"], (20, 20, 1))).save(root / "a" / f"large{i}.png")
+
+    def fail(batch):
+        raise FloatingPointError
+
+    monkeypatch.setattr(encoder, "predict_on_batch", fail)
+    with pytest.raises(FloatingPointError):
+        extract(encoder, root, tmp_path / "out.npz", batch_size=1, memory_mb=memory_mb)
+
+
+def bomb(path):
+    np.savez_compressed(path, files=np.zeros([2**22], "U4"))
+
+
+def declares_more(path):
+    """An array of more elements than there are bytes."""
+    stream = io.BytesIO()
+    np.save(stream, np.zeros(8, np.float32))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("files.npy", stream.getvalue().replace(b"(8,), }      ", b"(99999999,), }"))
+
+
+def objects(path):
+    np.savez(path, files=np.array([None], object))
+
+
+def of_other_types(path):
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    np.savez(path, **arrays | {"features": arrays["features"].astype(str)})
+
+
+def repeated(path):
+    """A member many times, in the same place of the file."""
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    np.savez(path, **arrays)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.filelist.extend(archive.filelist[:3] * 100)
+        archive._didModify = True
+
+
+@pytest.mark.parametrize("make", [bomb, declares_more, objects, of_other_types, repeated])
+def test_outputs_that_state_more_than_they_hold_are_refused(encoder, folder, tmp_path, make):
+    root, _ = folder
+    extract(encoder, root, tmp_path / "out.npz")
+    make(tmp_path / "out.npz")
+    before = (tmp_path / "out.npz").read_bytes()
+    with pytest.raises(ValueError, match=r"out\.npz was not written by this command: .*\)\.$"):
+        extract(encoder, root, tmp_path / "out.npz")
+    assert (tmp_path / "out.npz").read_bytes() == before
+
+
+def test_parquet_files_that_state_more_than_they_hold_are_refused(encoder, folder, tmp_path):
+    root, _ = folder
+    width, count = 2**14, 2**11
+    values = pyarrow.array(np.zeros(width * count, np.float32))
+    columns = {
+        "file": ["a"] * count,
+        "features": pyarrow.FixedSizeListArray.from_arrays(values, width),
+        "bytes": [0] * count,
+        "changed_ns": [0] * count,
+    }
+    table = pyarrow.table(columns).replace_schema_metadata({"encoder": encoder_hash(encoder), "folder": "a"})
+    parquet.write_table(table, tmp_path / "out.parquet")
+    assert (tmp_path / "out.parquet").stat().st_size < 2**20
+    with pytest.raises(ValueError, match=r"it states 134,\d{3},\d{3} bytes of rows in"):
+        extract(encoder, root, tmp_path / "out.parquet")

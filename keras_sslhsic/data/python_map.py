@@ -1,0 +1,53 @@
+"""Python functions in pipelines of TensorFlow."""
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+def map_python(
+    dataset: tf.data.Dataset, function: Callable[..., list[Any]], specs: Mapping[str, tf.TensorSpec]
+) -> tf.data.Dataset:
+    """Maps a Python function over a stream.
+
+    Two results are in flight, so that the end of one does not leave the threads idle. The function, and what it holds
+    (arrays, caches, threads), ends with the data set: TensorFlow would keep it as long as the process lives.
+
+    Args:
+        dataset: a stream of tuples.
+        function: takes the members of a tuple as arrays, and returns a list of arrays.
+        specs: names, shapes and types of what it returns.
+
+    Returns:
+        A dataset of dicts, prefetched.
+    """
+    reference = weakref.ref(function)
+
+    def while_it_lives(*members: np.ndarray) -> list[Any]:
+        living = reference()
+        if living is None:
+            raise RuntimeError("The data set is gone while batches of it are read: keep a reference to it.")
+        try:
+            return living(*members)
+        except RuntimeError as error:
+            # The interpreter ends while batches are prefetched: no thread will decode, and nobody will look.
+            if "cannot schedule new futures" not in str(error):
+                raise
+            return [
+                np.zeros([side or 0 for side in spec.shape], spec.dtype.as_numpy_dtype)
+                for spec in specs.values()
+            ]
+
+    def call(*members: tf.Tensor) -> dict[str, tf.Tensor]:
+        types = [spec.dtype for spec in specs.values()]
+        columns = tf.numpy_function(while_it_lives, members, types, stateful=False)
+        for column, spec in zip(columns, specs.values(), strict=True):
+            column.set_shape(spec.shape)
+        return dict(zip(specs, columns, strict=True))
+
+    mapped = dataset.map(call, num_parallel_calls=2, deterministic=True)
+    mapped.function = function  # data sets that are made of this one, and iterators, keep it
+    return mapped.prefetch(2)

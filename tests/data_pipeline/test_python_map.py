@@ -1,0 +1,52 @@
+"""Python functions in pipelines, and how long they live."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_sslhsic.data import from_arrays
+from keras_sslhsic.data.python_map import map_python
+
+
+class Images(np.ndarray):
+    """An array that can be watched."""
+
+
+def test_arrays_end_with_their_data_set():
+    images = np.zeros((8, 2, 2, 1), np.uint8).view(Images)
+    watched = weakref.ref(images)
+    dataset = from_arrays(images, batch_size=4, epochs=1)
+    del images
+    gc.collect()
+    assert len(list(dataset)) == 2 and watched() is not None
+    iterator = iter(dataset.take(1))
+    del dataset
+    gc.collect()
+    assert len(list(iterator)) == 1
+    del iterator
+    gc.collect()
+    assert watched() is None
+
+
+def test_replicas_keep_it():
+    strategy = tf.distribute.MirroredStrategy(["cpu:0"])
+    dataset = from_arrays(
+        np.arange(8, dtype=np.uint8).reshape(8, 1, 1, 1), batch_size=4, epochs=1, shuffle=False
+    )
+    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+    del dataset
+    gc.collect()
+    assert [batch["image"].numpy().ravel().tolist() for batch in iterator] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_a_function_that_is_gone_is_said():
+    specs = {"a": tf.TensorSpec([], tf.int64)}
+    dataset = map_python(tf.data.Dataset.range(2).map(lambda i: (i,)), lambda i: [i + 1], specs)
+    assert [int(one["a"]) for one in dataset] == [1, 2]
+    dataset._input_dataset.function = None
+    gc.collect()
+    with pytest.raises(tf.errors.OpError, match="The data set is gone"):
+        list(dataset)

@@ -1,0 +1,113 @@
+"""The limit of pixels in the signature `encoded` of an exported encoder."""
+
+import contextlib
+import io
+import struct
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from keras_sslhsic.zoo.export import export_saved_model
+
+
+def small_files():
+    """A file of 8 x 6 pixels of each kind."""
+    files = {}
+    for kind in ("PNG", "GIF", "BMP", "WEBP", "JPEG"):
+        stream = io.BytesIO()
+        Image.new("RGB", (8, 6), (9, 99, 199)).save(stream, kind)
+        files[kind] = bytearray(stream.getvalue())
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 6)).save(stream, "WEBP", lossless=True)
+    files["lossless"] = bytearray(stream.getvalue())
+    stream = io.BytesIO()
+    Image.new("RGBA", (8, 6)).save(stream, "WEBP", quality=50)
+    files["extended"] = bytearray(stream.getvalue())
+    return files
+
+
+def state(kind, content, width, height):
+    """Writes a width and a height into the header of a file."""
+    content = bytearray(content)
+    if kind == "PNG":
+        content[16:24] = struct.pack(">II", width, height)
+    elif kind == "GIF":
+        at = content.index(b"\x2c", 13 + 3 * 2 ** (content[10] % 8 + 1))
+        content[6:10] = content[at + 5 : at + 9] = struct.pack("<HH", width, height)
+    elif kind == "BMP":
+        content[18:26] = struct.pack("<ii", width, -height)
+    elif kind == "WEBP":
+        content[26:30] = struct.pack("<HH", width, height)
+    elif kind == "lossless":
+        content[21:25] = struct.pack("<I", (width - 1) | (height - 1) << 14)
+    elif kind == "extended":
+        content[24:30] = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    else:
+        at = content.index(b"\xff\xc0")
+        content[at + 5 : at + 9] = struct.pack(">HH", height, width)
+    return bytes(content)
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory):
+    """The `encoded` signature of an encoder that gives the pixels, of images of up to 48 pixels."""
+    pixels = keras.Input((6, 8, 3))
+    encoder = keras.Model(pixels, keras.layers.Flatten()(keras.layers.Rescaling(1.0)(pixels)))
+    folder = tmp_path_factory.mktemp("limited") / "model"
+    export_saved_model(encoder, folder, max_pixels=48)
+    model = tf.saved_model.load(str(folder))
+    encoded = model.signatures["encoded"]
+    encoded.model = model
+    return lambda *files: encoded(bytes=tf.constant([bytes(file) for file in files]))["features"]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "GIF", "BMP", "WEBP", "JPEG", "lossless", "extended"])
+def test_encoded_counts_pixels_by_the_header(limited, kind):
+    content = small_files()[kind]
+    if kind == "extended":
+        assert content[12:16] == b"VP8X"
+    whole = limited(content)
+    assert whole.shape == (1, 144)
+    # Together they have more than one may have, and are decoded one after the other.
+    np.testing.assert_array_equal(limited(content, content)[1], whole[0])
+    for width, height in [(7, 7), (5000, 4000), (16383, 16383)]:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"at most 48 pixels.*\[{width * height}\]"):
+            limited(content, state(kind, content, width, height))
+
+
+@pytest.mark.parametrize(
+    "width, height", [(2**31 - 1, 2**31 - 1), (2**32 - 1, 2**32 - 1), (0, 5), (2**31, 2)]
+)
+def test_encoded_refuses_pngs_of_sizes_that_overflow(limited, width, height):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at most 48 pixels"):
+        limited(state("PNG", small_files()["PNG"], width, height))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"a", b"GIF8", b"GIF89a" + bytes(6) + b"\xff!", b"RIFF", b"\x89PNG", b"BM", b"text" * 20]
+)
+def test_encoded_names_what_is_no_image(limited, content):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Expected a JPEG, PNG, WebP, BMP or GIF file"):
+        limited(content)
+
+
+@pytest.mark.parametrize("cut", [-1, 4, 10, 20, 30, 60])
+def test_encoded_ends_on_cut_off_gifs(limited, cut):
+    with contextlib.suppress(tf.errors.InvalidArgumentError):
+        limited(bytes(small_files()["GIF"])[:cut])
+
+
+def test_encoded_decodes_the_first_frame_of_a_gif_alone(limited):
+    frames = [Image.fromarray(np.full((6, 8, 3), 40 * i, np.uint8)) for i in range(1, 5)]
+    stream = io.BytesIO()
+    frames[0].save(stream, "GIF", save_all=True, append_images=frames[1:], comment=b"c" * 600, loop=0)
+    content = stream.getvalue()
+    np.testing.assert_array_equal(limited(content)[0], np.full(144, 40))
+    # Frames behind the first may state whatever they like.
+    last = content.rindex(b"\x2c\0\0\0\0")
+    np.testing.assert_array_equal(
+        limited(content[: last + 5] + b"\xff" * 4 + content[last + 9 :])[0], np.full(144, 40)
+    )
