@@ -17,7 +17,8 @@ from ml_collections import ConfigDict
 
 from keras_sslhsic import checks, evaluation, losses, plots
 from keras_sslhsic import config as configs
-from keras_sslhsic.data.sources import Labelled, Source, source
+from keras_sslhsic.data.sources import Source, source
+from keras_sslhsic.evaluation import results
 from keras_sslhsic.networks import build_encoder, with_preprocessing
 from keras_sslhsic.training import batches, lars, schedules
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
@@ -28,6 +29,7 @@ from keras_sslhsic.training.strategy import strategy
 from keras_sslhsic.views import show
 
 CONFIG, SUMMARY, HISTORY = "config.json", "summary.json", "history.csv"
+RESULTS = "results.jsonl"
 ENCODER, MODEL, WEIGHTS = "encoder.keras", "model.keras", "encoder.weights.h5"
 
 
@@ -35,7 +37,8 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     """Trains as the config says, evaluates, and fills a run folder.
 
     The folder gets config.json, checkpoints/, history.csv, logs/ (TensorBoard), encoder.keras (images in [0, 255] to
-    features), model.keras (to train on), encoder.weights.h5, curves.png, views.png, features.png and summary.json.
+    features), model.keras (to train on), encoder.weights.h5, curves.png, views.png, features.png, results.jsonl and
+    summary.json.
 
     Of several workers, all read the chief's checkpoints, so `workdir` is on a file system that they share; each fills
     a folder, the chief `workdir` and worker i `workdir`.workeri.
@@ -103,7 +106,8 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
         # Read back, so that it shares no variables with the encoder that is set back to its first weights.
         encoder = keras.models.load_model(workdir / ENCODER, compile=False)
         model.encoder.set_weights(untrained)
-        summary["results"] = compare(encoder, serving_encoder(model, model.encoder), *data.labelled_arrays)
+        untrained_one = serving_encoder(model, model.encoder)
+        summary["results"] = compare(encoder, untrained_one, data, config, workdir)
         test, labels = data.labelled_arrays[1]
         features = evaluation.extract_features(encoder, test)
         plots.feature_map(features, labels, data.class_names, workdir / "features.png")
@@ -197,32 +201,37 @@ def serving_encoder(model: SSLHSIC, encoder: keras.Model) -> keras.Model:
 
 
 def compare(
-    encoder: keras.Model, untrained: keras.Model, train: Labelled, test: Labelled
+    encoder: keras.Model, untrained: keras.Model, data: Source, config: ConfigDict, workdir: Path
 ) -> list[dict[str, Any]]:
     """kNN (k = 20) and linear accuracy of the pretrained encoder, beside raw pixels and the untrained encoder.
+
+    Adds the results to the run's results.jsonl.
 
     Args:
         encoder: keras.Model from images in [0, 255] to features.
         untrained: the same before training.
-        train: (images uint8 [N, H, W, C], labels int [N]) to fit on.
-        test: the same, to measure on.
+        data: with labelled arrays.
+        config: of the run.
+        workdir: its folder.
 
     Returns:
         One {"features", "knn", "linear"} for each, accuracies in [0, 1].
     """
-    images = (train[0], test[0])
-    pairs = {
-        "pretrained": [evaluation.extract_features(encoder, x) for x in images],
-        "untrained": [evaluation.extract_features(untrained, x) for x in images],
-        "raw pixels": [x.reshape(len(x), -1).astype(np.float32) / 255 for x in images],
-    }
-    rows = []
-    for name, (train_features, test_features) in pairs.items():
-        arguments = (train_features, train[1], test_features, test[1])
-        knn = evaluation.knn(*arguments, k=20)
-        linear = evaluation.linear_features(*arguments)
-        rows.append({"features": name, "knn": knn.top1, "linear": linear.top1})
-    return rows
+    assert data.labelled_arrays is not None
+    holdout = config.data.get("holdout", 0.0)
+    rows: dict[str, dict[str, Any]] = {}
+    for record in evaluation.compare(
+        encoder,
+        untrained,
+        *data.labelled_arrays,
+        data=f"{config.data.source}, {holdout:g} of train held out" if holdout else config.data.source,
+        name=str(workdir),
+    ):
+        results.append(workdir / RESULTS, record)
+        name = "pretrained" if record["encoder"] == str(workdir) else record["encoder"]
+        protocol = record["protocol"].removesuffix("_features")
+        rows.setdefault(name, {"features": name})[protocol] = record["value"]
+    return list(rows.values())
 
 
 def untrained_encoder(workdir: str | os.PathLike) -> keras.Model:
@@ -239,7 +248,8 @@ def evaluate_run(workdir: str | os.PathLike) -> list[dict[str, Any]]:
         ValueError: if the folder holds no finished run, or its data have no labelled arrays.
     """
     workdir = Path(workdir)
-    data = source(load_config(workdir))
+    config = load_config(workdir)
+    data = source(config)
     if data.labelled_arrays is None:
         raise ValueError(f"The data of {workdir} are not labelled arrays: name a protocol and --data.")
     if not (workdir / ENCODER).exists():
@@ -247,7 +257,7 @@ def evaluate_run(workdir: str | os.PathLike) -> list[dict[str, Any]]:
             f"The run in {workdir} is not finished: it has no {ENCODER}. Go on with it by --resume."
         )
     encoder = keras.models.load_model(workdir / ENCODER, compile=False)
-    return compare(encoder, untrained_encoder(workdir), *data.labelled_arrays)
+    return compare(encoder, untrained_encoder(workdir), data, config, workdir)
 
 
 def format_table(rows: Sequence[dict[str, Any]]) -> str:

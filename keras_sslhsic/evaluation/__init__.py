@@ -1,10 +1,10 @@
 """Evaluations of a representation. Each needs only an encoder: a model or function from images to vectors."""
 
-from keras_sslhsic.evaluation.benchmark import benchmark_bundled
+from keras_sslhsic.evaluation.benchmark import benchmark_bundled, compare
 from keras_sslhsic.evaluation.features import encoder_hash, extract_features, extract_labelled_features
 from keras_sslhsic.evaluation.finetune import FinetuneRecipe, FinetuneResult, finetune
 from keras_sslhsic.evaluation.knn import KNNResult, knn
-from keras_sslhsic.evaluation.linear import LinearResult, linear, linear_features
+from keras_sslhsic.evaluation.linear import LinearFeaturesResult, LinearResult, linear, linear_features
 from keras_sslhsic.evaluation.logistic import LogisticResult, logistic_regression
 from keras_sslhsic.evaluation.protocols import PROTOCOLS, evaluate
 from keras_sslhsic.evaluation.report import report
@@ -17,11 +17,13 @@ __all__ = [
     "FinetuneRecipe",
     "FinetuneResult",
     "KNNResult",
+    "LinearFeaturesResult",
     "LinearResult",
     "LogisticResult",
     "Result",
     "TransferSet",
     "benchmark_bundled",
+    "compare",
     "encoder_hash",
     "evaluate",
     "extract_features",
