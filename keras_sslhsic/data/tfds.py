@@ -17,8 +17,8 @@ from keras_sslhsic.data import batches, decode
 from keras_sslhsic.data.cache import make as make_cache
 from keras_sslhsic.data.order import Order
 
-# The SSL-HSIC paper, like BYOL, holds out 10,000 training images and takes the official validation set for
-# testing.
+# To evaluate, the SSL-HSIC paper holds out 10,000 training images and tests on the official validation set (appendix
+# D.2); its code pretrains on all training images, "train". Which 10,000 is the released code's choice.
 SPLITS: Mapping[str, Mapping[str, str]] = {
     "imagenet2012": {"TRAIN": "train[10000:]", "VALID": "train[:10000]", "TEST": "validation"},
 }

@@ -20,9 +20,13 @@ SPACING = 2.0**-24
 def expected():
     path = os.environ.get("ADDONS_EXPECTED")
     if path is None:
-        pytest.skip("Expected values come from an environment with TensorFlow Addons: run `make test-addons`.")
+        pytest.skip(
+            "Expected values come from an environment with TensorFlow Addons: run `make test-addons`."
+        )
     if not Path(path).is_file():
-        pytest.fail(f"ADDONS_EXPECTED names {path}, which is not there: make it with tools/addons_expected.py.")
+        pytest.fail(
+            f"ADDONS_EXPECTED names {path}, which is not there: make it with tools/addons_expected.py."
+        )
     with np.load(path) as file:
         return dict(file)
 
