@@ -4,7 +4,7 @@ from keras_sslhsic.evaluation.benchmark import benchmark_bundled, compare
 from keras_sslhsic.evaluation.features import encoder_hash, extract_features, extract_labelled_features
 from keras_sslhsic.evaluation.finetune import FinetuneRecipe, FinetuneResult, finetune
 from keras_sslhsic.evaluation.knn import KNNResult, knn
-from keras_sslhsic.evaluation.linear import LinearFeaturesResult, LinearResult, linear, linear_features
+from keras_sslhsic.evaluation.linear import LinearResult, linear, linear_features
 from keras_sslhsic.evaluation.logistic import LogisticResult, logistic_regression
 from keras_sslhsic.evaluation.protocols import PROTOCOLS, evaluate
 from keras_sslhsic.evaluation.report import report
@@ -17,7 +17,6 @@ __all__ = [
     "FinetuneRecipe",
     "FinetuneResult",
     "KNNResult",
-    "LinearFeaturesResult",
     "LinearResult",
     "LogisticResult",
     "Result",

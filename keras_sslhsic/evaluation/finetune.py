@@ -1,6 +1,6 @@
 """Fine-tuning: the encoder and a new linear head trained on labelled images."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 import keras
@@ -50,15 +50,19 @@ class FinetuneResult(Result):
 
     Attributes:
         fraction: share of the training labels that was used.
+        num_train: number of training images that was used; None for a dataset of unknown size.
         top5: top-5 accuracy on the test split.
         batch_norm_momentum: of every BatchNormalization layer during the training.
+        recipe: how it was trained.
     """
 
     protocol: ClassVar[str] = "finetune"
 
     fraction: float
+    num_train: int | None
     top5: float
     batch_norm_momentum: float
+    recipe: FinetuneRecipe
 
 
 def batch_norm_momentum(steps_per_epoch: int) -> float:
@@ -171,7 +175,7 @@ def finetune(
         num_train=num_train,
         top5=metrics.top_k(scores, labels, 5),
         batch_norm_momentum=momentum,
-        recipe=asdict(recipe),
+        recipe=recipe,
     )
 
 

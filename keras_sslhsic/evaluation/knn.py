@@ -94,12 +94,12 @@ def knn(
         value=top1,
         interval=wilson_interval(top1, len(queries)),
         num_test=len(queries),
-        num_train=len(bank),
-        recipe={"k": k, "temperature": temperature, "leave_one_out": leave_one_out},
         top5=metrics.top_k(votes, test_labels, 5),
         k=k,
         temperature=temperature,
         leave_one_out=leave_one_out,
+        num_train=len(bank),
+        recipe={"k": k, "temperature": temperature},
     )
 
 

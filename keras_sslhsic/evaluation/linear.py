@@ -63,13 +63,6 @@ class LinearResult(Result):
     batch_size: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinearFeaturesResult(LinearResult):
-    """Result of `linear_features`."""
-
-    protocol: ClassVar[str] = "linear_features"
-
-
 def linear_features(
     train_features: np.ndarray,
     train_labels: np.ndarray,
@@ -81,7 +74,7 @@ def linear_features(
     batch_size: int = 256,
     validation: float = 0.1,
     seed: int = 0,
-) -> LinearFeaturesResult:
+) -> LinearResult:
     """The fast linear evaluation, on features that were extracted once.
 
     Features are standardised with the mean and standard deviation of the training features (a dimension that
@@ -101,7 +94,7 @@ def linear_features(
         seed: of the split and of the order.
 
     Returns:
-        LinearFeaturesResult.
+        LinearResult.
 
     Raises:
         ValueError: if features or labels are unusable (see `checks`), or a class has too few images to hold
@@ -127,8 +120,7 @@ def linear_features(
         best, validation_top1 = candidates[int(np.argmax(accuracies))], float(np.max(accuracies))
     classifier = _fit(train_features, train_labels, [best], num_classes, recipe, seed)
     scores = classifier.logits(tf.constant(test_features))[:, 0].numpy()
-    result = linear_result(scores, test_labels, best, validation_top1, recipe, seed)
-    return LinearFeaturesResult(**vars(result) | {"num_train": len(train_labels)})
+    return linear_result(scores, test_labels, best, validation_top1, recipe, seed)
 
 
 def linear(

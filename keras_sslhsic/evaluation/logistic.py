@@ -91,7 +91,6 @@ def logistic_regression(
     if metric not in METRICS:
         raise ValueError(f"metric must be one of {sorted(METRICS)}, found {metric!r}.")
     train, test = _check(train, "train", metric), _check(test, "test", metric)
-    share = validation if isinstance(validation, float) else None
     if isinstance(validation, float):
         if metric == "map11":
             raise ValueError("With several classes an image, give the validation split itself, not a share.")
@@ -132,8 +131,6 @@ def logistic_regression(
         num_test=len(labels),
         metric=metric,
         seed=seed,
-        num_train=len(train[1]) + len(held[1]),
-        recipe={"l2_grid": penalties[::-1], "max_iter": max_iter, "validation": share or len(held[1])},
         l2=penalties[best],
         validation_value=values[best],
         dataset=dataset,

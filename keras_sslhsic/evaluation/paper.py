@@ -13,8 +13,8 @@ class Column:
 
     Attributes:
         data: name of the data set, as in `evaluation.transfer.SETS` or TensorFlow Datasets.
-        protocol: "linear", "transfer" (logistic regression on frozen features), "finetune", "segmentation", "depth" or
-            "detection".
+        protocol: "linear", "finetune", "transfer" (logistic regression on frozen features), "transfer_finetune",
+            "segmentation", "depth" or "detection".
         metric: "top1", "top5", "mean_per_class", "map11", "miou", ...; per cent, but for "rms" (metres) and "rel" (a
             ratio).
         fraction: share of the labels, for fine-tuning.
@@ -127,7 +127,7 @@ TABLES: tuple[Table, ...] = (
         "3",
         "Transfer to twelve data sets: fine-tuned",
         "4.2",
-        tuple(Column(data, "finetune", metric, 1.0) for data, metric in _SETS.items()),
+        tuple(Column(data, "transfer_finetune", metric, 1.0) for data, metric in _SETS.items()),
         {
             # 94.3 for SUN397 is as printed, and by all appearance a slip: the others are near 62.
             "supervised": (75.8, 93.3, 97.5, 86.4, 74.6, 86.0, 88.3, 97.6, 92.1, 92.1, 94.3, 85.0),

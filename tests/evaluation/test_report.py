@@ -110,22 +110,34 @@ def test_the_papers_rows_name_their_tables():
             RECORD,
             {**finetuned, "data": "imagenet2012_subset/1pct", "fraction": 1.0},
             {**finetuned, "data": "imagenet2012", "fraction": 1.0},
-            {**finetuned, "data": "pets", "fraction": 1.0, "metric": "mean_per_class"},
+            {
+                **finetuned,
+                "protocol": "transfer_finetune",
+                "data": "pets",
+                "fraction": 1.0,
+                "metric": "mean_per_class",
+            },
             {**RECORD, "data": "pets", "protocol": "transfer", "metric": "mean_per_class"},
             {**RECORD, "data": "bundled"},
         ]
     )
     lines = {tuple(line[:3:2]): line[4:] for line in cells(text)}
-    assert cells(text)[0][4:] == ["linear", "finetune 1 %", "finetune 100 %", "transfer"]
+    assert cells(text)[0][4:] == [
+        "linear",
+        "finetune 1 %",
+        "finetune 100 %",
+        "transfer_finetune 100 %",
+        "transfer",
+    ]
     paper = {method: f"*{method}, table {{}} of the paper*" for method in ("SwAV", "SSL-HSIC with target")}
     of = {(method, n): text.format(n) for method, text in paper.items() for n in "123"}
-    assert lines[of["SwAV", "1"], "imagenet2012"] == ["75.3", "", "", ""]
-    assert lines[of["SwAV", "2"], "imagenet2012"] == ["", "53.9", "", ""]
-    assert lines[of["SSL-HSIC with target", "2"], "imagenet2012"] == ["", "52.1", "77.2", ""]
+    assert lines[of["SwAV", "1"], "imagenet2012"] == ["75.3", "", "", "", ""]
+    assert lines[of["SwAV", "2"], "imagenet2012"] == ["", "53.9", "", "", ""]
+    assert lines[of["SSL-HSIC with target", "2"], "imagenet2012"] == ["", "52.1", "77.2", "", ""]
     pets = [
         line[4:] for line in cells(text) if (line[0], line[2]) == (of["SSL-HSIC with target", "3"], "pets")
     ]
-    assert pets == [["", "", "", "91.2"], ["", "", "91.7", ""]]
+    assert pets == [["", "", "", "", "91.2"], ["", "", "", "91.7", ""]]
     assert not [key for key in lines if key[0].startswith("*") and key[1] == "bundled"]
     ablations = text.split("ablations, in the paper")[1]
     assert "table 8c" in ablations and "section 5 of the paper" in ablations and "table 7" in ablations
