@@ -17,7 +17,7 @@ RUN ?= runs/fashion_small
 # An interrupted run goes on; a new one begins in an empty folder.
 RESUME = $(if $(wildcard $(RUN)/config.json),--resume)
 
-.PHONY: pretrain test test-slow test-beam test-addons lint lock clean
+.PHONY: pretrain test test-slow test-beam lint lock clean
 
 pretrain: .venv/installed
 	$(BIN)/keras-sslhsic pretrain --config configs/fashion_small.py --workdir $(RUN) $(RESUME)
@@ -31,6 +31,7 @@ test-slow: .venv/installed
 test-beam: .venv/installed .venv-beam/installed
 	.venv-beam/bin/python -m pytest tests/data_pipeline/test_prepare.py
 
+.PHONY: test-addons
 test-addons: .venv/installed .venv-addons/expected.npz
 	ADDONS_EXPECTED=.venv-addons/expected.npz $(BIN)/pytest tests/addons
 
