@@ -17,8 +17,7 @@ from ml_collections import ConfigDict
 
 from keras_sslhsic import checks, evaluation, losses, plots
 from keras_sslhsic import config as configs
-from keras_sslhsic.data.sources import Source, source
-from keras_sslhsic.evaluation import results
+from keras_sslhsic.data.sources import Labelled, Source, source
 from keras_sslhsic.networks import build_encoder, with_preprocessing
 from keras_sslhsic.training import batches, lars, schedules
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
@@ -37,8 +36,7 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     """Trains as the config says, evaluates, and fills a run folder.
 
     The folder gets config.json, checkpoints/, history.csv, logs/ (TensorBoard), encoder.keras (images in [0, 255] to
-    features), model.keras (to train on), encoder.weights.h5, curves.png, views.png, features.png, results.jsonl and
-    summary.json.
+    features), model.keras (to train on), encoder.weights.h5, curves.png, views.png, features.png and summary.json.
 
     Of several workers, all read the chief's checkpoints, so `workdir` is on a file system that they share; each fills
     a folder, the chief `workdir` and worker i `workdir`.workeri.
@@ -50,7 +48,7 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
 
     Returns:
         What summary.json holds: name, seed, epochs, seconds of all sessions (but not of epochs that were cut short), last
-        metrics and the rows of the table.
+        metrics and the rows of the table, whose results are in results.jsonl of the folder.
 
     Raises:
         ValueError: if the folder holds another run, or none to resume, or the config does not fit the data.
@@ -106,8 +104,14 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
         # Read back, so that it shares no variables with the encoder that is set back to its first weights.
         encoder = keras.models.load_model(workdir / ENCODER, compile=False)
         model.encoder.set_weights(untrained)
-        untrained_one = serving_encoder(model, model.encoder)
-        summary["results"] = compare(encoder, untrained_one, data, config, workdir)
+        holdout = config.data.get("holdout", 0.0)
+        summary["results"] = compare(
+            encoder,
+            serving_encoder(model, model.encoder),
+            *data.labelled_arrays,
+            f"{config.data.source}, {holdout:g} of train held out" if holdout else config.data.source,
+            workdir,
+        )
         test, labels = data.labelled_arrays[1]
         features = evaluation.extract_features(encoder, test)
         plots.feature_map(features, labels, data.class_names, workdir / "features.png")
@@ -201,36 +205,34 @@ def serving_encoder(model: SSLHSIC, encoder: keras.Model) -> keras.Model:
 
 
 def compare(
-    encoder: keras.Model, untrained: keras.Model, data: Source, config: ConfigDict, workdir: Path
+    encoder: keras.Model,
+    untrained: keras.Model,
+    train: Labelled,
+    test: Labelled,
+    data: str = "",
+    workdir: Path | None = None,
 ) -> list[dict[str, Any]]:
     """kNN (k = 20) and linear accuracy of the pretrained encoder, beside raw pixels and the untrained encoder.
-
-    Adds the results to the run's results.jsonl.
 
     Args:
         encoder: keras.Model from images in [0, 255] to features.
         untrained: the same before training.
-        data: with labelled arrays.
-        config: of the run.
-        workdir: its folder.
+        train: (images uint8 [N, H, W, C], labels int [N]) to fit on.
+        test: the same, to measure on.
+        data: name of the images, for the records.
+        workdir: the run folder, to whose results.jsonl the records are added; None keeps none.
 
     Returns:
         One {"features", "knn", "linear"} for each, accuracies in [0, 1].
     """
-    assert data.labelled_arrays is not None
-    holdout = config.data.get("holdout", 0.0)
+    name = "pretrained" if workdir is None else str(workdir)
     rows: dict[str, dict[str, Any]] = {}
-    for record in evaluation.compare(
-        encoder,
-        untrained,
-        *data.labelled_arrays,
-        data=f"{config.data.source}, {holdout:g} of train held out" if holdout else config.data.source,
-        name=str(workdir),
-    ):
-        results.append(workdir / RESULTS, record)
-        name = "pretrained" if record["encoder"] == str(workdir) else record["encoder"]
+    for record in evaluation.compare(encoder, untrained, train, test, data=data, name=name):
+        if workdir is not None:
+            evaluation.results.append(workdir / RESULTS, record)
+        features = "pretrained" if record["encoder"] == name else record["encoder"]
         protocol = record["protocol"].removesuffix("_features")
-        rows.setdefault(name, {"features": name})[protocol] = record["value"]
+        rows.setdefault(features, {"features": features})[protocol] = record["value"]
     return list(rows.values())
 
 
@@ -248,8 +250,7 @@ def evaluate_run(workdir: str | os.PathLike) -> list[dict[str, Any]]:
         ValueError: if the folder holds no finished run, or its data have no labelled arrays.
     """
     workdir = Path(workdir)
-    config = load_config(workdir)
-    data = source(config)
+    data = source(load_config(workdir))
     if data.labelled_arrays is None:
         raise ValueError(f"The data of {workdir} are not labelled arrays: name a protocol and --data.")
     if not (workdir / ENCODER).exists():
@@ -257,7 +258,7 @@ def evaluate_run(workdir: str | os.PathLike) -> list[dict[str, Any]]:
             f"The run in {workdir} is not finished: it has no {ENCODER}. Go on with it by --resume."
         )
     encoder = keras.models.load_model(workdir / ENCODER, compile=False)
-    return compare(encoder, untrained_encoder(workdir), data, config, workdir)
+    return compare(encoder, untrained_encoder(workdir), *data.labelled_arrays)
 
 
 def format_table(rows: Sequence[dict[str, Any]]) -> str:
