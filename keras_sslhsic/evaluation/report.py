@@ -134,7 +134,7 @@ def _cells(records: Iterable[Mapping[str, Any]]) -> dict[Row, dict[Measure, Mapp
         data, fraction = _SUBSETS.get(data, (_DATA.get(data, data), record.get("fraction")))
         metric = record.get("metric", "top1")
         settings = {name: record[name] for name in _SETTINGS if record.get(name) is not None}
-        recipe = json.dumps({"metric": metric, **settings, **record.get("recipe", {})}, sort_keys=True)
+        recipe = json.dumps({"metric": metric, **settings, **(record.get("recipe") or {})}, sort_keys=True)
         row = Row(
             str(record.get("encoder", "?")), record.get("encoder_hash") or "", data, record.get("num_test")
         )
