@@ -6,10 +6,10 @@ import errno
 import json
 import math
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
+from warnings import warn
 
 import numpy as np
 
@@ -125,7 +125,7 @@ def _records(file: Path) -> list[dict[str, Any]]:
     if foreign and not records:
         raise ValueError(f"{file} holds something else than results: line {foreign[0]} is no record.")
     for number in sorted(damaged + foreign):
-        warnings.warn(f"Line {number} of {file} is no whole record; it is left out.", stacklevel=4)
+        warn(f"Line {number} of {file} is no whole record; it is left out.", stacklevel=4)
     return records
 
 
