@@ -2,6 +2,7 @@
 # make test        run the tests that take less than ten minutes on two cores
 # make test-slow   run the others
 # make test-beam   run those that need Apache Beam, whose Pillow is older, in an environment of their own
+# make test-addons compare with TensorFlow Addons, whose TensorFlow is older, in an environment of its own
 # make lint        ruff and mypy
 # make lock        resolve requirements.lock again
 # make docs        build the documentation into site/
@@ -30,6 +31,10 @@ test-slow: .venv/installed
 test-beam: .venv/installed .venv-beam/installed
 	.venv-beam/bin/python -m pytest tests/data_pipeline/test_prepare.py
 
+.PHONY: test-addons
+test-addons: .venv/installed .venv-addons/expected.npz
+	ADDONS_EXPECTED=.venv-addons/expected.npz $(BIN)/pytest tests/addons
+
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -56,12 +61,23 @@ lint: .venv/installed
 	.venv-beam/bin/python -m pip install --quiet --progress-bar off apache-beam==2.77.0 'pillow<13'
 	@touch $@
 
+.venv-addons/expected.npz: .venv-addons/installed tools/addons_expected.py
+	.venv-addons/bin/python -W ignore tools/addons_expected.py $@
+
+.venv-addons/installed:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+	  { echo "TensorFlow Addons 0.23 is tested with Python 3.11, $$($(PYTHON) --version) was found: make test-addons PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv --clear .venv-addons
+	.venv-addons/bin/pip install --quiet --progress-bar off \
+	  tensorflow-addons==0.23.0 tensorflow-cpu==2.15.1 keras==2.15.0 'numpy<2'
+	@touch $@
+
 lock:
 	uv pip compile --universal --python-version 3.10 --extra dev --extra onnx --no-header --no-annotate --no-emit-index-url \
 	  --no-emit-find-links setup.py -o requirements.lock
 
 clean:
-	rm -rf .venv .venv-docs .venv-beam .venv-tpu build dist keras_sslhsic.egg-info runs site
+	rm -rf .venv .venv-docs .venv-beam .venv-addons .venv-tpu build dist keras_sslhsic.egg-info runs site
 
 .PHONY: tpu-check
 tpu-check: .venv-tpu/installed

@@ -250,7 +250,9 @@ def _evaluate(options):
     if options.protocol == "all":
         untrained = experiment.untrained_encoder(options.run_folder) if options.run_folder else None
         records = []
-        for record in evaluation.benchmark_bundled(encoder, untrained, seed=options.seed, verbose=True):
+        for record in evaluation.benchmark_bundled(
+            encoder, untrained, name=name, seed=options.seed, verbose=True
+        ):
             results.append(out, record)
             records.append(record)
         print(table(records))

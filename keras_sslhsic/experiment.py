@@ -32,6 +32,7 @@ from keras_sslhsic.training.strategy import strategy
 from keras_sslhsic.zoo.model_files import save_model
 
 CONFIG, SUMMARY, HISTORY = "config.json", "summary.json", "history.csv"
+RESULTS = "results.jsonl"
 ENCODER, MODEL, WEIGHTS = "encoder.keras", "model.keras", "encoder.weights.h5"
 VIEWS, BROKEN = "views.png", "broken_images.log"
 
@@ -55,7 +56,7 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
 
     Returns:
         What summary.json holds: name, seed, epochs, seconds of all sessions (but not of epochs that were cut short), last
-        metrics and the rows of the table.
+        metrics and the rows of the table, whose results are in results.jsonl of the folder.
 
     Raises:
         ValueError: if the folder holds another run, none to resume or one whose files are damaged, or the config does not
@@ -127,7 +128,14 @@ def _pretrain(config, shared, workdir, machines, started):
         # Read back, so that it shares no variables with the encoder that is set back to its first weights.
         encoder = _load_encoder(workdir)
         model.encoder.set_weights(untrained)
-        summary["results"] = compare(encoder, serving_encoder(model, model.encoder), *data.labelled_arrays)
+        holdout = config.data.get("holdout", 0.0)
+        summary["results"] = compare(
+            encoder,
+            serving_encoder(model, model.encoder),
+            *data.labelled_arrays,
+            f"{config.data.source}, {holdout:g} of train held out" if holdout else config.data.source,
+            workdir,
+        )
         test, labels = data.labelled_arrays[1]
         features = evaluation.extract_features(encoder, test)
         plots.feature_map(features, labels, data.class_names, workdir / "features.png")
@@ -221,7 +229,12 @@ def serving_encoder(model: SSLHSIC, encoder: keras.Model) -> keras.Model:
 
 
 def compare(
-    encoder: keras.Model, untrained: keras.Model, train: Labelled, test: Labelled
+    encoder: keras.Model,
+    untrained: keras.Model,
+    train: Labelled,
+    test: Labelled,
+    data: str = "",
+    workdir: Path | None = None,
 ) -> list[dict[str, Any]]:
     """kNN (k = 20) and linear accuracy of the pretrained encoder, beside raw pixels and the untrained encoder.
 
@@ -230,23 +243,21 @@ def compare(
         untrained: the same before training.
         train: (images uint8 [N, H, W, C], labels int [N]) to fit on.
         test: the same, to measure on.
+        data: name of the images, for the records.
+        workdir: the run folder, to whose results.jsonl the records are added; None keeps none.
 
     Returns:
         One {"features", "knn", "linear"} for each, accuracies in [0, 1].
     """
-    images = (train[0], test[0])
-    pairs = {
-        "pretrained": [evaluation.extract_features(encoder, x) for x in images],
-        "untrained": [evaluation.extract_features(untrained, x) for x in images],
-        "raw pixels": [x.reshape(len(x), -1).astype(np.float32) / 255 for x in images],
-    }
-    rows = []
-    for name, (train_features, test_features) in pairs.items():
-        arguments = (train_features, train[1], test_features, test[1])
-        knn = evaluation.knn(*arguments, k=20)
-        linear = evaluation.linear_features(*arguments)
-        rows.append({"features": name, "knn": knn.top1, "linear": linear.top1})
-    return rows
+    name = "pretrained" if workdir is None else str(workdir)
+    rows: dict[str, dict[str, Any]] = {}
+    for record in evaluation.compare(encoder, untrained, train, test, data=data, name=name):
+        if workdir is not None:
+            evaluation.results.append(workdir / RESULTS, record)
+        features = "pretrained" if record["encoder"] == name else record["encoder"]
+        protocol = record["protocol"].removesuffix("_features")
+        rows.setdefault(features, {"features": features})[protocol] = record["value"]
+    return list(rows.values())
 
 
 def untrained_encoder(workdir: str | os.PathLike) -> keras.Model:

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from keras_sslhsic import cli, config, experiment
+from keras_sslhsic.evaluation import results
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "fashion_small.py")
 FOLDER = str(Path(__file__).parent / "data")
@@ -230,7 +231,7 @@ def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
 
     expected = {
         "config.json", "summary.json", "history.csv", "encoder.keras", "model.keras", "encoder.weights.h5", "curves.png",
-        "views.png", "features.png", "checkpoints", "logs",
+        "views.png", "features.png", "results.jsonl", "checkpoints", "logs",
     }  # fmt: skip
     assert expected <= set(os.listdir(run))
     history = (run / "history.csv").read_text().splitlines()
@@ -244,6 +245,13 @@ def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
     assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == content
     assert [row["features"] for row in summary["results"]] == ["pretrained", "untrained", "raw pixels"]
     assert all(0.1 < row[key] < 1 for row in summary["results"] for key in ("knn", "linear"))
+    records = results.read(run)
+    assert [record["encoder"] for record in records] == [
+        name for name in (str(run), "untrained", "raw pixels") for _ in ("knn", "linear")
+    ]
+    assert [record["value"] for record in records[::2]] == [row["knn"] for row in summary["results"]]
+    assert {record["data"] for record in records} == {"bundled, 0.95 of train held out"}
+    assert len({record.get("encoder_hash") for record in records}) == 3
 
     encoder = keras.models.load_model(run / "encoder.keras")
     assert encoder(np.zeros((2, 28, 28, 1), "uint8")).shape == (2, 26)
@@ -251,7 +259,7 @@ def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
     again = capsys.readouterr().out
     assert all(line in again for line in table.splitlines()[:5])
     assert cli.main(["evaluate", "knn", "--run", str(run), "--k", "5"]) == 0
-    record = json.loads((run / "results.jsonl").read_text())
+    *_, record = results.read(run)
     assert (record["protocol"], record["k"], record["num_test"]) == ("knn", 5, 2000)
 
 

@@ -41,7 +41,8 @@ def source(config: ConfigDict, error_log: str | Path = "broken_images.log") -> S
     """The data set of a config, in batches of `config.batch_size` ordered by `config.seed`.
 
     `config.data.source` is "bundled", "folder" or "tfds"; the other fields of `config.data` are arguments of
-    `from_folder` or `from_tfds`, or `holdout` for the bundled images: the share of the training images that is kept from
+    `from_folder` or `from_tfds` (`host_crops=True` makes the crops of `config.views` from whole images, on the host), or
+    `holdout` for the bundled images: the share of the training images that is kept from
     training and evaluated on in the place of the test images, for choosing hyper-parameters.
 
     Args:
@@ -56,6 +57,8 @@ def source(config: ConfigDict, error_log: str | Path = "broken_images.log") -> S
     order = {"batch_size": config.batch_size, "seed": config.seed}
     if name == "bundled":
         return _bundled(order, **arguments)
+    if arguments.get("host_crops") is True:
+        arguments["host_crops"] = config.views
     makers: dict[str, Callable[..., tf.data.Dataset]] = {
         "folder": functools.partial(from_folder, error_log=error_log),
         "tfds": from_tfds,

@@ -20,8 +20,8 @@ from keras_sslhsic.data.order import Order
 from keras_sslhsic.data.python_map import map_python
 from keras_sslhsic.files import display
 
-# The SSL-HSIC paper, like BYOL, holds out 10,000 training images and takes the official validation set for
-# testing.
+# To evaluate, the SSL-HSIC paper holds out 10,000 training images and tests on the official validation set (appendix
+# D.2); its code pretrains on all training images, "train". Which 10,000 is the released code's choice.
 SPLITS: Mapping[str, Mapping[str, str]] = {
     "imagenet2012": {"TRAIN": "train[10000:]", "VALID": "train[:10000]", "TEST": "validation"},
 }

@@ -1,6 +1,6 @@
 """Evaluations of a representation. Each needs only an encoder: a model or function from images to vectors."""
 
-from keras_sslhsic.evaluation.benchmark import benchmark_bundled
+from keras_sslhsic.evaluation.benchmark import benchmark_bundled, compare
 from keras_sslhsic.evaluation.features import encoder_hash, extract_features, extract_labelled_features
 from keras_sslhsic.evaluation.finetune import FinetuneRecipe, FinetuneResult, finetune
 from keras_sslhsic.evaluation.knn import KNNResult, knn
@@ -22,6 +22,7 @@ __all__ = [
     "Result",
     "TransferSet",
     "benchmark_bundled",
+    "compare",
     "encoder_hash",
     "evaluate",
     "extract_features",

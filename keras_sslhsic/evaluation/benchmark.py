@@ -1,4 +1,4 @@
-"""All protocols on the bundled images: a pretrained encoder beside an untrained one and raw pixels."""
+"""Protocols on labelled arrays: a pretrained encoder beside an untrained one and raw pixels."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,13 +8,15 @@ import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic.data import bundled
-from keras_sslhsic.evaluation.features import encoder_hash, extract_features
+from keras_sslhsic.evaluation.features import Encoder, encoder_hash, extract_features
 from keras_sslhsic.evaluation.finetune import FinetuneRecipe, finetune
 from keras_sslhsic.evaluation.knn import knn
 from keras_sslhsic.evaluation.linear import linear_features, standardise
 from keras_sslhsic.evaluation.logistic import logistic_regression
+from keras_sslhsic.evaluation.results import Result
 
-DATA = "fashion_mnist_subset"
+# What every command and config calls these images.
+DATA = "bundled"
 
 # Share of the labels -> training that fits the images and the table's ten minutes; chosen on held-out training images,
 # where crops and mirroring cost two points.
@@ -27,11 +29,46 @@ RECIPES: Mapping[float, FinetuneRecipe] = {
 # Features are standardised for the logistic regression, which narrows the range of useful penalties.
 L2_GRID = tuple(np.logspace(0, 3.5, 8).tolist())
 
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+def compare(
+    encoder: keras.Model,
+    untrained: keras.Model | None,
+    train: Arrays,
+    test: Arrays,
+    *,
+    data: str,
+    name: str = "pretrained",
+    seed: int = 0,
+    verbose: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """Runs kNN (k = 20) and the fast linear evaluation on labelled arrays.
+
+    Args:
+        encoder: pretrained keras.Model from images [B, H, W, C] in [0, 255] to features [B, F].
+        untrained: the same with the weights it started from.
+        train: (images uint8 [N, H, W, C], labels int [N]) to fit on.
+        test: the same, to measure on.
+        data: name of the images.
+        name: of the encoder, such as its run folder.
+        seed: of both protocols.
+        verbose: whether to show progress bars.
+
+    Yields:
+        Records (see `Result.record`) with "encoder": name, "untrained" or "raw pixels", as they are ready.
+    """
+    for current, context in _encoders(encoder, untrained, name, data):
+        features = [extract_features(current, images, verbose=verbose) for images, _ in (train, test)]
+        for result in _on_features(features, train[1], test[1], seed):
+            yield result.record(**context)
+
 
 def benchmark_bundled(
     encoder: keras.Model,
     untrained: keras.Model | None = None,
     *,
+    name: str = "pretrained",
     recipes: Mapping[float, FinetuneRecipe] = RECIPES,
     seed: int = 0,
     verbose: bool = False,
@@ -41,25 +78,19 @@ def benchmark_bundled(
     Args:
         encoder: pretrained keras.Model from images [B, 28, 28, 1] in [0, 255] to features [B, F].
         untrained: the same with the weights it started from.
+        name: of the encoder, such as its run folder.
         recipes: fine-tuning for each share of the labels. Raw pixels have no encoder to fine-tune.
         seed: of all protocols.
         verbose: whether to show progress bars.
 
     Yields:
-        Records (see `Result.record`) with "encoder": "pretrained", "untrained" or "raw pixels", as they are
-        ready.
+        Records (see `Result.record`) with "encoder": name, "untrained" or "raw pixels", as they are ready.
     """
     train, test = bundled.load()
-    encoders: dict[str, Any] = {"pretrained": encoder, "untrained": untrained, "raw pixels": _pixels}
-    for name, current in encoders.items():
-        if current is None:
-            continue
-        context = {"encoder": name, "data": DATA}
-        if isinstance(current, keras.Model):
-            context["encoder_hash"] = encoder_hash(current)
+    for current, context in _encoders(encoder, untrained, name, DATA):
         features = [extract_features(current, images, verbose=verbose) for images, _ in (train, test)]
-        yield knn(features[0], train[1], features[1], test[1], k=20).record(**context)
-        yield linear_features(features[0], train[1], features[1], test[1], seed=seed).record(**context)
+        for result in _on_features(features, train[1], test[1], seed):
+            yield result.record(**context)
         scaled = standardise(*features)
         yield logistic_regression(
             (scaled[0], train[1]), (scaled[1], test[1]), 0.1, l2_grid=L2_GRID, max_iter=100, seed=seed
@@ -69,6 +100,19 @@ def benchmark_bundled(
                 yield finetune(
                     current, train, test, fraction=fraction, recipe=recipe, seed=seed, verbose=verbose
                 ).record(**context)
+
+
+def _encoders(encoder, untrained, name, data) -> Iterator[tuple[Encoder, dict[str, str]]]:
+    """Each encoder with the context of its records."""
+    for current, title in ((encoder, name), (untrained, "untrained")):
+        if current is not None:
+            yield current, {"encoder": title, "encoder_hash": encoder_hash(current), "data": data}
+    yield _pixels, {"encoder": "raw pixels", "data": data}
+
+
+def _on_features(features, train_labels, test_labels, seed) -> Iterator[Result]:
+    yield knn(features[0], train_labels, features[1], test_labels, k=20)
+    yield linear_features(features[0], train_labels, features[1], test_labels, seed=seed)
 
 
 def _pixels(images):

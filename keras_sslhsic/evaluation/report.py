@@ -1,18 +1,48 @@
-"""One table and one chart of many results, beside the paper's."""
+"""One table and one chart of many results, beside the paper's.
 
+Two results are one only if protocol, recipe, seed, number of training images, metric, encoder (name and hash) and data (name
+and number of test images) are all the same; the later one then replaces the earlier.
+"""
+
+import dataclasses
+import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from keras_sslhsic.evaluation import results
+from keras_sslhsic.evaluation import paper, results
 
-# (data, protocol) -> value, with its source.
-REFERENCE: Mapping[tuple[str, str], tuple[float, str]] = {
-    ("imagenet2012", "linear"): (0.748, "SSL-HSIC, ResNet-50: top-1 stated with the released code"),
+# Fields of a record that belong to its recipe; records of earlier versions have no other.
+_SETTINGS = ("k", "temperature", "fraction", "seed", "num_train")
+# Names of earlier versions.
+_DATA = {"fashion_mnist_subset": "bundled"}
+# Data sets that are a share of another one's labels.
+_SUBSETS = {
+    "imagenet2012_subset/1pct": ("imagenet2012", 0.01),
+    "imagenet2012_subset/10pct": ("imagenet2012", 0.1),
 }
+
+
+class Row(NamedTuple):
+    """What was measured on what."""
+
+    encoder: str
+    hash: str
+    data: str
+    num_test: int | None
+
+
+class Measure(NamedTuple):
+    """How it was measured on that data; the recipe, which holds the metric too, is JSON with sorted keys."""
+
+    data: str
+    protocol: str
+    fraction: float | None
+    metric: str
+    recipe: str
 
 
 def report(path: str | os.PathLike, output: str | os.PathLike | None = None) -> str:
@@ -27,6 +57,7 @@ def report(path: str | os.PathLike, output: str | os.PathLike | None = None) -> 
 
     Raises:
         FileNotFoundError: if there are no results.
+        ValueError: if a file holds something else.
     """
     records = results.read(path)
     path = Path(path)
@@ -39,70 +70,129 @@ def report(path: str | os.PathLike, output: str | os.PathLike | None = None) -> 
 
 
 def table(records: Iterable[Mapping[str, Any]]) -> str:
-    """Markdown with a row for each encoder and data set, a column for each protocol, values in per cent.
+    """Markdown with a row for each encoder and data set, a column for each protocol and recipe, values in per cent.
 
-    A cell holds the latest value and its 95 % interval, or - (raw pixels, say, have no encoder to
-    fine-tune). Reference rows are added for the data sets at hand.
+    A cell holds the value and its 95 % interval, and the metric if it is not top-1; or - (raw pixels, say, have no encoder to
+    fine-tune). The rows of the paper's tables 1 to 5 that measure the same follow, by table; then every column's recipe;
+    then the rows of tables 6 to 8, of other networks and of ablations.
     """
     cells = _cells(records)
-    columns = list(dict.fromkeys(column for row in cells.values() for column in row))
-    lines = [["encoder", "data", *columns]]
-    for (encoder, data), row in cells.items():
-        lines.append([encoder, data, *(_format(row.get(column)) for column in columns)])
-    for data in dict.fromkeys(data for _, data in cells):
-        known = {p: (value, source) for (d, p), (value, source) in REFERENCE.items() if d == data}
-        if known:
-            source = "; ".join(dict.fromkeys(source for _, source in known.values()))
-            values = (f"{100 * known[c][0]:.1f}" if c in known else "" for c in columns)
-            lines.append([f"*{source}*", data, *values])
-    rule = ["---", "---", *("---:" for _ in columns)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in (lines[0], rule, *lines[1:]))
+    labels = _labels(cells)
+    columns = list(dict.fromkeys(labels.values()))
+    head = ["encoder", "hash", "data", "test images", *columns]
+    lines = []
+    for row, found in cells.items():
+        texts = {labels[measure]: _format(record) for measure, record in found.items()}
+        values = [texts.get(column, "-") for column in columns]
+        lines.append([row.encoder, row.hash, row.data, f"{row.num_test or '?'}", *values])
+    recipes = {
+        f"- {label} on {measure.data}: "
+        + ", ".join(f"{key}={_short(value)}" for key, value in json.loads(measure.recipe).items())
+        for measure, label in labels.items()
+    }
+    parts = [_markdown(head, lines + _paper_rows("4.2", labels, columns)), "\n".join(sorted(recipes))]
+    others = _paper_rows("5", labels, columns)
+    if others:
+        parts.append("Other networks, and ablations, in the paper:\n\n" + _markdown(head, others))
+    return "\n\n".join(parts)
 
 
 def chart(records: Iterable[Mapping[str, Any]]) -> Figure:
-    """Bars of the same values, a group for each protocol, with their intervals."""
+    """Bars of the same values with their intervals, a group for each protocol; dashed, the paper's SSL-HSIC with target."""
     cells = _cells(records)
-    columns = list(dict.fromkeys(column for row in cells.values() for column in row))
+    labels = _labels(cells)
+    columns = list(dict.fromkeys(labels.values()))
     figure = Figure(figsize=(max(6.0, 1.6 * len(columns)), 4.0), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / len(cells)
-    for i, ((encoder, data), row) in enumerate(cells.items()):
-        found = [j for j, column in enumerate(columns) if column in row]
-        values = [100 * row[columns[j]]["value"] for j in found]
-        low, high = zip(*(row[columns[j]]["interval"] for j in found), strict=True)
+    for i, (row, found) in enumerate(cells.items()):
+        values = [100 * record["value"] for record in found.values()]
+        ends = [[100 * end for end in record["interval"]] for record in found.values()]
         errors = [
-            [max(0.0, v - 100 * end) for v, end in zip(values, low, strict=True)],
-            [max(0.0, 100 * end - v) for v, end in zip(values, high, strict=True)],
+            [max(0.0, v - low) for v, (low, _) in zip(values, ends, strict=True)],
+            [max(0.0, high - v) for v, (_, high) in zip(values, ends, strict=True)],
         ]
-        places = [j + (i - (len(cells) - 1) / 2) * width for j in found]
-        axes.bar(places, values, width, yerr=errors, capsize=2, label=f"{encoder}, {data}")
-    for j, column in enumerate(columns):
-        for data in dict.fromkeys(data for _, data in cells):
-            if (data, column) in REFERENCE:
-                axes.hlines(100 * REFERENCE[data, column][0], j - 0.45, j + 0.45, "black", "dashed")
+        places = [columns.index(labels[measure]) + (i - (len(cells) - 1) / 2) * width for measure in found]
+        label = ", ".join(filter(None, (row.encoder, row.hash, row.data)))
+        axes.bar(places, values, width, yerr=errors, capsize=2, label=label)
+    for line in _paper_rows("4.2", labels, columns):
+        if line[0].startswith(f"*{paper.WITH},"):
+            for j, text in enumerate(line[4:]):
+                if text:
+                    axes.hlines(float(text), j - 0.45, j + 0.45, "black", "dashed")
     axes.set_xticks(range(len(columns)), columns)
     axes.set_ylabel("% on the test split")
     axes.legend(fontsize="small")
     return figure
 
 
-def _cells(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], dict[str, Mapping[str, Any]]]:
-    """(encoder, data) -> column -> the last record."""
-    cells: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+def _cells(records: Iterable[Mapping[str, Any]]) -> dict[Row, dict[Measure, Mapping[str, Any]]]:
+    """Row -> measure -> the last record."""
+    cells: dict[Row, dict[Measure, Mapping[str, Any]]] = {}
     for record in records:
-        key = str(record.get("encoder", "?")), str(record.get("data", record.get("dataset", "?")))
-        cells.setdefault(key, {})[_column(record)] = record
+        data = str(record.get("data", record.get("dataset", "?")))
+        data, fraction = _SUBSETS.get(data, (_DATA.get(data, data), record.get("fraction")))
+        metric = record.get("metric", "top1")
+        settings = {name: record[name] for name in _SETTINGS if record.get(name) is not None}
+        recipe = json.dumps({"metric": metric, **settings, **(record.get("recipe") or {})}, sort_keys=True)
+        row = Row(
+            str(record.get("encoder", "?")), record.get("encoder_hash") or "", data, record.get("num_test")
+        )
+        cells.setdefault(row, {})[Measure(data, record["protocol"], fraction, metric, recipe)] = record
     return cells
 
 
-def _column(record: Mapping[str, Any]) -> str:
-    if record["protocol"] == "finetune":
-        return f"finetune {100 * record['fraction']:g} %"
-    return record["protocol"]
+def _labels(cells: Mapping[Row, Mapping[Measure, Any]]) -> dict[Measure, str]:
+    """A column's heading for each measure: protocol and fraction; and what differs, of several recipes on the same data."""
+    groups: dict[tuple[str, str], list[Measure]] = {}
+    for measure in dict.fromkeys(measure for found in cells.values() for measure in found):
+        share = "" if measure.fraction is None else f" {100 * measure.fraction:g} %"
+        groups.setdefault((measure.data, measure.protocol + share), []).append(measure)
+    labels = {}
+    for (_, name), group in groups.items():
+        recipes = [json.loads(measure.recipe) for measure in group]
+        keys = dict.fromkeys(key for recipe in recipes for key in recipe)
+        differing = [key for key in keys if len({json.dumps(recipe.get(key)) for recipe in recipes}) > 1]
+        for measure, recipe in zip(group, recipes, strict=True):
+            settings = [f"{key}={_short(recipe.get(key, '?'))}" for key in differing]
+            labels[measure] = ", ".join([name, *settings])
+    return labels
 
 
-def _format(record: Mapping[str, Any] | None) -> str:
-    if record is None:
-        return "-"
+def _paper_rows(section: str, labels: Mapping[Measure, str], columns: Sequence[str]) -> list[list[str]]:
+    """Lines of the paper's tables of a section that measure what a record measures, on the same data."""
+    lines = []
+    for data in dict.fromkeys(measure.data for measure in labels):
+        for table in (table for table in paper.TABLES if table.section == section):
+            places = {
+                label: table.columns.index(column)
+                for measure, label in labels.items()
+                for column in table.columns
+                if dataclasses.astuple(column) == (data, measure.protocol, measure.metric, measure.fraction)
+                and measure.data == data
+            }
+            for method, values in table.rows.items():
+                shown = [values[places[label]] if label in places else None for label in columns]
+                if any(value is not None for value in shown):
+                    texts = ["" if value is None else str(value) for value in shown]
+                    lines.append([f"*{method}, {table.name} of the paper*", "", data, "", *texts])
+    return lines
+
+
+def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rule = ["---"] * 3 + ["---:"] * (len(head) - 3)
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *lines))
+
+
+def _format(record: Mapping[str, Any]) -> str:
     low, high = record["interval"]
-    return f"{100 * record['value']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    text = f"{100 * record['value']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    metric = record.get("metric", "top1")
+    return text if metric == "top1" else f"{text} {metric}"
+
+
+def _short(value: Any) -> str:
+    """A setting as text, long lists by their ends."""
+    if isinstance(value, list) and len(value) > 6:
+        return f"{len(value)} values from {_short(value[0])} to {_short(value[-1])}"
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value).strip('"')

@@ -2,13 +2,19 @@
 
 import dataclasses
 import datetime
+import errno
 import json
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
+from warnings import warn
 
 import numpy as np
+
+# What every record has.
+_FIELDS = {"protocol", "value", "interval"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +25,10 @@ class Result:
         value: the protocol's metric on the test split.
         interval: its 95 % interval (low, high) over the drawing of the test images.
         num_test: number of test examples.
+        metric: what `value` is, such as "top1".
         seed: seed of whatever the protocol draws.
+        num_train: number of training examples, where it is known.
+        recipe: how the protocol was run, all that was given rather than chosen or measured; values for JSON.
     """
 
     protocol: ClassVar[str] = ""
@@ -29,6 +38,8 @@ class Result:
     num_test: int
     metric: str = "top1"
     seed: int | None = None
+    num_train: int | None = None
+    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     @property
     def top1(self) -> float:
@@ -45,8 +56,7 @@ class Result:
         """The result as plain values for JSON.
 
         Args:
-            **context: what the protocol does not know itself, such as encoder="runs/a", encoder_hash=...,
-                data=...
+            **context: what the protocol does not know itself: encoder="runs/a", encoder_hash=..., data="cars".
         """
         return {
             "protocol": self.protocol,
@@ -56,34 +66,67 @@ class Result:
         }
 
 
-def append(path: str | os.PathLike, record: dict[str, Any]) -> None:
-    """Adds a record to a file of JSON lines, made with its folders if missing."""
+def append(path: str | os.PathLike, record: Mapping[str, Any]) -> None:
+    """Adds a record to a file of JSON lines, made with its folders if missing.
+
+    The line is written by one call and synchronised to the disk. After a line that was cut short, by a kill or a full
+    disk, it begins a new one.
+
+    Raises:
+        TypeError: if the record holds what JSON cannot.
+        OSError: if it cannot be written.
+    """
+    line = json.dumps(record, default=_plain).encode() + b"\n"
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = json.dumps(record, default=_plain)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
+    with path.open("ab+", buffering=0) as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                line = b"\n" + line
+        written = file.write(line)
+        os.fsync(file.fileno())
+    if written != len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def read(path: str | os.PathLike) -> list[dict[str, Any]]:
     """Reads the records of one file, or of every `results.jsonl` under a folder, in the order of their time.
 
+    A line that is damaged is left out with a warning, which names it.
+
     Raises:
         FileNotFoundError: if there is none.
-        ValueError: if a file is damaged or holds something else.
+        ValueError: if a file holds something else than results.
     """
     path = Path(path)
     files = sorted(path.rglob("results.jsonl")) if path.is_dir() else [path]
-    if not files:
-        raise FileNotFoundError(f"No results.jsonl under {path}: run an evaluation first.")
-    records = []
-    for file in files:
+    records = [record for file in files for record in _records(file)]
+    if not records:
+        raise FileNotFoundError(f"No results in {path}: run an evaluation first.")
+    return sorted(records, key=lambda record: str(record.get("time", "")))
+
+
+def _records(file: Path) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = []
+    damaged: list[int] = []
+    foreign: list[int] = []
+    for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
         try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-            records += [json.loads(line) for line in lines if line.strip()]
-        except ValueError as error:
-            raise ValueError(f"{file} holds something else than results: {error}.") from error
-    return sorted(records, key=lambda record: record.get("time", ""))
+            found = json.loads(line) if line.strip() else None
+        except ValueError:  # of JSON, or of the encoding
+            # A record that was cut short is half an object.
+            (damaged if line.startswith(b'{"') else foreign).append(number)
+            continue
+        if isinstance(found, dict) and found.keys() >= _FIELDS:
+            records.append(found)
+        elif line.strip():
+            foreign.append(number)
+    if foreign and not records:
+        raise ValueError(f"{file} holds something else than results: line {foreign[0]} is no record.")
+    for number in sorted(damaged + foreign):
+        warn(f"Line {number} of {file} is no whole record; it is left out.", stacklevel=4)
+    return records
 
 
 def wilson_interval(share: float, n: int, z: float = 1.959964) -> tuple[float, float]:

@@ -2,13 +2,14 @@
 Bessel density.
 
 A reference for tests and comparisons, in NumPy and SciPy. Use `spectral.IMQFrequencies` for everything else:
-it is exact, and needs no grid. Li et al. 2021 (appendix) sample the amplitude a = c |w| of a frequency w in
+it is exact, and needs no grid. Li et al. 2021 (appendix C) sample the amplitude a = c |w| of a frequency w in
 R^n from
 
     p(a) proportional to a^nu K_nu(a),   nu = (n - 1) / 2
 
-on a grid up to a = 100 with arbitrary-precision Bessel functions K_nu. Here the logarithm of K_nu is
-computed, so that ordinary precision is enough.
+on a grid with arbitrary-precision Bessel functions K_nu: up to a = 100 in their code, in their paper (appendix E) up
+to 120, 150 and 200 from 1024, 2048 and 4096 dimensions on. Here the logarithm of K_nu is computed, so that ordinary
+precision is enough.
 """
 
 from __future__ import annotations
@@ -18,8 +19,14 @@ import math
 import numpy as np
 from scipy import integrate, special, stats
 
-# Where the grid of the released code ends.
+# Where the grid of the released code ends, and the paper's below 1024 dimensions.
 GRID_END = 100.0
+
+
+def paper_grid_end(dim: int) -> float:
+    """Returns where the paper's grid of amplitudes ends in `dim` dimensions (appendix E)."""
+    ends = {4096: 200.0, 2048: 150.0, 1024: 120.0}
+    return next((end for least, end in ends.items() if dim >= least), GRID_END)
 
 
 def log_bessel_k(order: float, x: np.ndarray) -> np.ndarray:

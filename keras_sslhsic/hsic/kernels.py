@@ -103,7 +103,7 @@ class Gaussian(Kernel):
 
 
 class InverseMultiquadric(Kernel):
-    """The inverse multiquadric kernel c / sqrt(c^2 + s), with scale c (Li et al. 2021, section 3.2)."""
+    """The inverse multiquadric kernel c / sqrt(c^2 + s), with scale c (Li et al. 2021, section 4.1)."""
 
     def value(self, s):
         return tf.math.rsqrt(1.0 + s / self.scale_as(s.dtype) ** 2)

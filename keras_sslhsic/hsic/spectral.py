@@ -3,7 +3,7 @@ distributions.
 
 By Bochner's theorem a translation-invariant kernel with k(z, z) = 1 is k(z, z') = E_w cos(w'(z - z')), and
 random features need samples of w in R^n. For the inverse multiquadric c / sqrt(c^2 + s), Li et al. 2021
-(appendix) tabulate the density of the amplitude |w|, proportional to K_{(n-1)/2}(c |w|) |w|^{(n-1)/2}, on a
+(appendix C.2) tabulate the density of the amplitude |w|, proportional to K_{(n-1)/2}(c |w|) |w|^{(n-1)/2}, on a
 grid, with K the modified Bessel function. That is not needed:
 
     c / sqrt(c^2 + s) = E_x exp(-x^2 s / (2 c^2)),   x ~ N(0, 1)

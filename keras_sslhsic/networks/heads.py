@@ -18,7 +18,7 @@ def projector(
         input_dim: size of the features it reads.
         hidden: size of the hidden layer.
         output: size of its output.
-        batch_norm_output: normalise the output over the batch too. The paper (appendix D) says so; the
+        batch_norm_output: normalise the output over the batch too. The paper (section 4.1) says so; the
             released code does not do it.
         name: name of the model.
 

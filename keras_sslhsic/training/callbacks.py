@@ -61,7 +61,7 @@ class WeightEMA(keras.callbacks.Callback):
     of the online encoder.
 
     Args:
-        decay: in [0, 1); the paper's 0.999 suits long runs, a run of 1,000 steps wants 0.99.
+        decay: in [0, 1); the released code's 0.999 suits long runs, a run of 1,000 steps wants 0.99.
     """
 
     def __init__(self, decay: float = 0.999):

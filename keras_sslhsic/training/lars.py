@@ -1,4 +1,4 @@
-"""LARS, the optimizer of the paper (You, Gitman, Ginsburg 2017; SSL-HSIC section 5.1)."""
+"""LARS, the optimizer of the paper (You, Gitman, Ginsburg 2017; SSL-HSIC section 4.1)."""
 
 import keras
 import tensorflow as tf

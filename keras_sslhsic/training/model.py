@@ -48,8 +48,8 @@ class SSLHSIC(keras.Model):
             labels, for watching only. None: no classifier.
         kernel_scale: initial scale c of the kernel, > 0.
         learn_kernel_scale: whether c is learnt.
-        batch_norm_output: normalise the outputs of projector and predictor over the batch (the paper's appendix says
-            so, the released code does not).
+        batch_norm_output: normalise the outputs of projector and predictor over the batch (the paper's section 4.1
+            says so, the released code does not).
         weight_ema: decay of the evaluation weights' moving average, in [0, 1); None keeps none.
             `callbacks.WeightEMA` sets it too.
         seed: any integer.
@@ -177,7 +177,7 @@ class SSLHSIC(keras.Model):
         Args:
             optimizer: for the networks and the online classifier; any Keras optimizer. `LARS()` by default.
             loss: `losses.SSLHSICLoss` (by default) or `losses.InfoNCELoss`.
-            kernel_optimizer: for the kernel scale; "adam" is Adam with the paper's 3e-4.
+            kernel_optimizer: for the kernel scale; "adam" is Adam with the released code's 3e-4.
             jit_compile: compile the step with XLA. "auto" does so on a single accelerator.
             steps_per_execution: training steps in one call of the device program.
             run_eagerly: run without a graph, for debugging.

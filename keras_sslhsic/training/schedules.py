@@ -17,8 +17,8 @@ class WarmupCosine(keras.optimizers.schedules.LearningRateSchedule):
         t < w:   peak * t / w
         t >= w:  peak * (1 + cos(pi (t - w) / (T - w))) / 2
 
-    The paper (section 5.1) takes peak = 0.4 * batch / 256, ten epochs of warm-up and 1000 epochs; see
-    `scaled_learning_rate`.
+    The paper (section 4.1) takes peak = 0.4 * batch / 256 and 1000 epochs, see `scaled_learning_rate`; the ten epochs
+    of warm-up are the released code's, and BYOL's.
 
     Args:
         peak: the highest learning rate, >= 0.
@@ -56,7 +56,7 @@ class WarmupCosine(keras.optimizers.schedules.LearningRateSchedule):
 class TargetDecay:
     """Decay rate of the target network's moving average: tau = 1 - (1 - base) (cos(pi t / T) + 1) / 2.
 
-    It rises from `base` to 1, at which the target stands still (BYOL, appendix B; used unchanged by SSL-HSIC).
+    It rises from `base` to 1, at which the target stands still (section 4.1 of the paper, after BYOL).
 
     Args:
         base: tau at step 0, in [0, 1].
@@ -89,5 +89,5 @@ class TargetDecay:
 
 
 def scaled_learning_rate(base: float, batch_size: int) -> float:
-    """The linear scaling rule of the paper: base * batch_size / 256."""
+    """The linear scaling rule of the paper (section 4.1): base * batch_size / 256."""
     return base * batch_size / 256

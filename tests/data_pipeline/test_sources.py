@@ -1,8 +1,11 @@
 """The data set that a config names."""
 
+import numpy as np
 import pytest
 from ml_collections import ConfigDict
+from PIL import Image
 
+from keras_sslhsic import views
 from keras_sslhsic.data.sources import source
 
 
@@ -16,3 +19,24 @@ def test_an_unknown_source_is_named():
     config = ConfigDict({"batch_size": 8, "seed": 0, "data": {"source": "web"}})
     with pytest.raises(ValueError, match="Unknown data source 'web'; expected one of bundled, folder, tfds"):
         source(config)
+
+
+@pytest.mark.parametrize("host_crops", [True, False])
+def test_host_crops_are_those_of_the_views_and_of_the_whole_image(tmp_path, host_crops):
+    """A wide image is white outside of its central square, which alone is left without host crops."""
+    image = np.full((16, 64, 3), 255, np.uint8)
+    image[:, 24:40] = 0
+    for i in range(8):
+        Image.fromarray(image).save(tmp_path / f"{i}.png")
+    data = {
+        "source": "folder",
+        "path": str(tmp_path),
+        **({"host_crops": True} if host_crops else {"image_size": 16}),
+    }
+    config = ConfigDict({"batch_size": 8, "seed": 0, "data": data, "views": views.byol(12).to_dict()})
+    batch = next(iter(source(config).batches(0)))
+    if host_crops:
+        assert batch["view1"].shape == batch["view2"].shape == (8, 12, 12, 3)
+        assert np.mean(batch["view1"].numpy() > 200) > 0.5
+    else:
+        assert batch["image"].shape == (8, 16, 16, 3) and np.max(batch["image"]) == 0

@@ -1,55 +1,155 @@
-import json
+"""The table of results: nothing in it stands for two results, and the paper's numbers are beside."""
 
-import numpy as np
+import itertools
+
 import pytest
 
-from keras_sslhsic.evaluation import knn, report, results
+from keras_sslhsic.evaluation import report, results
+from keras_sslhsic.evaluation.report import chart, table
+
+RECORD = {
+    "protocol": "linear",
+    "recipe": {"epochs": 90},
+    "encoder": "a",
+    "encoder_hash": "1234",
+    "data": "imagenet2012",
+    "num_train": 100,
+    "num_test": 50,
+    "metric": "top1",
+    "value": 0.5,
+    "interval": [0.4, 0.6],
+    "seed": 0,
+}
 
 
-def records(value=0.7):
-    base = {"data": "imagenet2012", "interval": [value - 0.02, value + 0.02]}
-    return [
-        {**base, "encoder": "a", "protocol": "knn", "value": 0.1, "time": "2024-01-01"},
-        {**base, "encoder": "a", "protocol": "knn", "value": value, "time": "2024-01-02"},
-        {**base, "encoder": "a", "protocol": "linear", "value": value, "time": "2024-01-03"},
-        {
-            **base,
-            "encoder": "b",
-            "protocol": "finetune",
-            "fraction": 0.01,
-            "value": value,
-            "time": "2024-01-04",
-        },
-    ]
+def cells(text):
+    """Every line of the first table as a list of its cells."""
+    first = text.split("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in first.splitlines()]
 
 
 def test_report_of_a_folder(tmp_path):
-    for i, record in enumerate(reversed(records())):
+    records = [
+        {**RECORD, "protocol": "knn", "value": 0.1, "time": "2024-01-01"},
+        {**RECORD, "protocol": "knn", "value": 0.7, "time": "2024-01-02"},
+        {**RECORD, "value": 0.7, "time": "2024-01-03"},
+        {**RECORD, "encoder": "b", "protocol": "finetune", "fraction": 0.01, "time": "2024-01-04"},
+    ]
+    for i, record in enumerate(reversed(records)):
         results.append(tmp_path / f"run{i}" / "results.jsonl", record)
     text = report(tmp_path, tmp_path / "out")
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    assert lines[0] == ["encoder", "data", "knn", "linear", "finetune 1 %"]
-    assert lines[2] == ["a", "imagenet2012", "70.0 [68.0, 72.0]", "70.0 [68.0, 72.0]", "-"]
-    assert lines[3][4] == "70.0 [68.0, 72.0]"
-    assert lines[4][3] == "74.8" and "SSL-HSIC" in lines[4][0]
+    lines = cells(text)
+    assert lines[0] == ["encoder", "hash", "data", "test images", "knn", "linear", "finetune 1 %"]
+    assert lines[2] == ["a", "1234", "imagenet2012", "50", "70.0 [40.0, 60.0]", "70.0 [40.0, 60.0]", "-"]
+    assert lines[3][6] == "50.0 [40.0, 60.0]"
+    assert "- linear on imagenet2012: epochs=90, metric=top1, num_train=100, seed=0" in text
     assert (tmp_path / "out" / "report.md").read_text() == text + "\n"
     assert (tmp_path / "out" / "report.png").stat().st_size > 1000
 
 
-def test_records_survive_the_file(tmp_path, blobs):
-    record = knn(*blobs).record(encoder="a", data="blobs", extra=np.float32(0.5))
-    results.append(tmp_path / "results.jsonl", record)
-    results.append(tmp_path / "results.jsonl", record)
-    found = results.read(tmp_path)
-    assert len(found) == 2 and found[0] == json.loads(json.dumps({**record, "extra": 0.5}))
+OTHERS = {
+    "protocol": "linear_features",
+    "recipe": {"epochs": 80},
+    "encoder": "b",
+    "encoder_hash": "5678",
+    "data": "cars",
+    "num_train": 99,
+    "num_test": 49,
+    "metric": "top5",
+    "seed": 1,
+}
+
+
+@pytest.mark.parametrize("field", OTHERS)
+def test_results_that_differ_in_one_field_are_never_one(field):
+    """Both values are shown, in places whose headings differ; so they are in all pairs of two fields."""
+    for second in OTHERS:
+        other = {**RECORD, field: OTHERS[field], second: OTHERS[second], "value": 0.25}
+        for pair in itertools.permutations([RECORD, other]):
+            lines = cells(table(pair))
+            places = {
+                (*line[:4], column)
+                for line in lines[2:]
+                for column, cell in zip(lines[0], line, strict=True)
+                if cell.startswith(("50.0 [", "25.0 ["))
+            }
+            assert len(places) == 2, field
+            assert len(chart(pair).axes[0].patches) == 2
+
+
+def test_the_later_of_two_equal_results_stands():
+    text = table([{**RECORD, "value": 0.25}, RECORD])
+    assert "25.0 [" not in text and text.count("50.0 [") == 1
+
+
+def test_of_several_recipes_the_headings_say_what_differs():
+    text = table([RECORD, {**RECORD, "recipe": {"epochs": 10, "rates": [0.1] * 7 + [0.5]}}])
+    assert cells(text)[0][4:] == [
+        "linear, epochs=90, rates=?",
+        "linear, epochs=10, rates=8 values from 0.1 to 0.5",
+    ]
+
+
+def test_data_sets_of_different_size_share_a_column():
+    text = table([RECORD, {**RECORD, "data": "cars", "num_train": 8144, "recipe": {"epochs": 1}}])
+    assert cells(text)[0][4:] == ["linear"]
+    assert "- linear on cars: epochs=1" in text
+
+
+def test_records_of_earlier_versions_have_a_place():
+    old = {"protocol": "knn", "encoder": "pretrained", "value": 0.8, "interval": [0.7, 0.9], "k": 20}
+    lines = cells(table([{**old, "data": "fashion_mnist_subset"}, {**old, "data": "bundled", "k": 5}]))
+    assert lines[0][4:] == ["knn, k=20", "knn, k=5"]
+    assert lines[2:] == [["pretrained", "", "bundled", "?", "80.0 [70.0, 90.0]", "80.0 [70.0, 90.0]"]]
+
+
+def test_the_papers_rows_name_their_tables():
+    finetuned = {"protocol": "finetune", "value": 0.5, "interval": [0.4, 0.6], "encoder": "a"}
+    text = table(
+        [
+            RECORD,
+            {**finetuned, "data": "imagenet2012_subset/1pct", "fraction": 1.0},
+            {**finetuned, "data": "imagenet2012", "fraction": 1.0},
+            {
+                **finetuned,
+                "protocol": "transfer_finetune",
+                "data": "pets",
+                "fraction": 1.0,
+                "metric": "mean_per_class",
+            },
+            {**RECORD, "data": "pets", "protocol": "transfer", "metric": "mean_per_class"},
+            {**RECORD, "data": "bundled"},
+        ]
+    )
+    lines = {tuple(line[:3:2]): line[4:] for line in cells(text)}
+    assert cells(text)[0][4:] == [
+        "linear",
+        "finetune 1 %",
+        "finetune 100 %",
+        "transfer_finetune 100 %",
+        "transfer",
+    ]
+    paper = {method: f"*{method}, table {{}} of the paper*" for method in ("SwAV", "SSL-HSIC with target")}
+    of = {(method, n): text.format(n) for method, text in paper.items() for n in "123"}
+    assert lines[of["SwAV", "1"], "imagenet2012"] == ["75.3", "", "", "", ""]
+    assert lines[of["SwAV", "2"], "imagenet2012"] == ["", "53.9", "", "", ""]
+    assert lines[of["SSL-HSIC with target", "2"], "imagenet2012"] == ["", "52.1", "77.2", "", ""]
+    pets = [
+        line[4:] for line in cells(text) if (line[0], line[2]) == (of["SSL-HSIC with target", "3"], "pets")
+    ]
+    assert pets == [["", "", "", "", "91.2"], ["", "", "", "91.7", ""]]
+    assert not [key for key in lines if key[0].startswith("*") and key[1] == "bundled"]
+    ablations = text.split("ablations, in the paper")[1]
+    assert "table 8c" in ablations and "section 5 of the paper" in ablations and "table 7" in ablations
+
+
+def test_the_papers_metric_is_that_of_the_result():
+    top5 = {**RECORD, "metric": "top5"}
+    lines = {line[0]: line[4:] for line in cells(table([top5]))}
+    assert lines["*SSL-HSIC with target, table 1 of the paper*"] == ["92.2"]
+    assert table([{**RECORD, "metric": "mean_per_class"}]).count("*") == 0
 
 
 def test_an_empty_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match="run an evaluation first"):
         report(tmp_path)
-
-
-def test_what_json_cannot_hold_is_refused(tmp_path):
-    with pytest.raises(TypeError, match="object cannot be written"):
-        results.append(tmp_path / "results.jsonl", {"x": object()})
-    assert not (tmp_path / "results.jsonl").exists()

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import integrate, special, stats
 
 from keras_sslhsic.hsic import bessel
 
@@ -28,6 +28,22 @@ def test_mass_beyond_the_grid(dim, lost):
     rng = np.random.default_rng(0)
     sample = np.abs(rng.normal(size=100_000)) * np.sqrt(rng.chisquare(dim, size=100_000))
     assert np.mean(sample > bessel.GRID_END) == pytest.approx(lost, abs=4e-3)
+
+
+@pytest.mark.parametrize(("dim", "end", "lost"), [(1024, 120, 0.018), (2048, 150, 0.093), (4096, 200, 0.18)])
+def test_mass_beyond_the_papers_wider_grid(dim, end, lost):
+    """In per cent, to the digits that are stated: by the mixture, and by the Bessel density itself."""
+    assert bessel.paper_grid_end(dim) == end and bessel.paper_grid_end(dim - 1) < end
+    assert float(f"{100 * bessel.lost_mass(dim, end):.2g}") == lost
+    # |x| chi_n beyond 12 sqrt(n) is as rare as |x| > 12.
+    beyond, _ = integrate.quad(
+        lambda a: np.exp(bessel.log_density(dim, a)), end, 12 * np.sqrt(dim), limit=200
+    )
+    assert float(f"{100 * beyond:.2g}") == lost
+
+
+def test_the_papers_grid_is_the_released_codes_at_its_own_size():
+    assert bessel.paper_grid_end(256) == bessel.paper_grid_end(128) == bessel.GRID_END
 
 
 def test_grid_samples_follow_the_density_where_the_grid_holds_it():
