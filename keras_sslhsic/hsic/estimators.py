@@ -73,7 +73,7 @@ def hsic_zy(
     block_rows: int | None = None,
 ) -> tf.Tensor:
     """HSIC between representations and identities, exact for a kernel (Li et al. 2021, Corollary and Theorem
-    of section 3.1).
+    of appendix A.2).
 
         within   = 1/(B M (M-1)) sum_{ipl} k(z_i^p, z_i^l) - 1/(M-1)
         between  = 1/(B (B-1) M^2) sum_{i != j, p, l} k(z_i^p, z_j^l)
