@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from keras_sslhsic import checks, evaluation, losses, plots
+from keras_sslhsic import checks, evaluation, losses, plots, views
 from keras_sslhsic import config as configs
 from keras_sslhsic.data.sources import Labelled, Source, source
 from keras_sslhsic.networks import build_encoder, with_preprocessing
@@ -25,7 +25,6 @@ from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.model import SSLHSIC
 from keras_sslhsic.training.progress import Progress
 from keras_sslhsic.training.strategy import strategy
-from keras_sslhsic.views import show
 
 CONFIG, SUMMARY, HISTORY = "config.json", "summary.json", "history.csv"
 ENCODER, MODEL, WEIGHTS = "encoder.keras", "model.keras", "encoder.weights.h5"
@@ -67,7 +66,7 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     workdir.mkdir(parents=True, exist_ok=True)
     _write_json(workdir / CONFIG, config.to_dict())
     untrained = model.encoder.get_weights()
-    show(data.sample(8), model.policy).savefig(workdir / "views.png", dpi=110)
+    views.show(data.sample(8), model.policy).savefig(workdir / "views.png", dpi=110)
 
     checkpoint = Checkpoint(shared / "checkpoints")
     first_epoch = checkpoint.restore(model)
@@ -306,6 +305,9 @@ def _check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
 
 
 def _flat(config: dict) -> dict[str, Any]:
+    if "views" in config:
+        # As they are made: a run that an earlier version began lacks the fields that came since.
+        config = {**config, "views": views.get(config["views"]).to_dict()}
     return configs.flatten(ConfigDict(config))
 
 
