@@ -15,7 +15,7 @@ def get_config() -> ConfigDict:
     policy = dataclasses.replace(
         views.grayscale(28),
         # What tells garments apart at this size is their outline: crops stay large, keep their shape, and are not mirrored.
-        crop=views.Crop(area=(0.7, 1.0), aspect=(0.9, 1.11), method="bilinear"),
+        crop=views.Crop(area=(0.7, 1.0), aspect=(0.9, 1.11), method="bilinear", box="redrawn"),
         flip=0.0,
         jitter=views.ColorJitter(probability=1.0, brightness=0.3, contrast=0.8, saturation=0.0, hue=0.0),
         blur=views.Blur(probability=(0.5, 0.1)),

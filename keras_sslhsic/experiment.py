@@ -350,6 +350,9 @@ def _check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
 
 
 def _flat(config: dict) -> dict[str, Any]:
+    if "views" in config:
+        # As they are made: a run that an earlier version began lacks the fields that came since.
+        config = {**config, "views": views.get(config["views"]).to_dict()}
     return configs.flatten(ConfigDict(config))
 
 

@@ -7,6 +7,7 @@ each term.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
@@ -15,7 +16,9 @@ import tensorflow as tf
 from keras_sslhsic.hsic import features, kernels, replicas
 from keras_sslhsic.hsic.checks import check_labels, check_views
 from keras_sslhsic.hsic.estimators import hsic_zy_features, hsic_zz_features, objective, ssl_hsic
+from keras_sslhsic.hsic.groups import finite_population
 from keras_sslhsic.hsic.moments import cosine_moments, feature_moments, moments_zy, moments_zz
+from keras_sslhsic.hsic.ratio import dependence_ratio, largest_ratio
 
 
 @keras.saving.register_keras_serializable(package="keras_sslhsic")
@@ -37,7 +40,8 @@ class SSLHSICLoss(keras.losses.Loss):
 
     Args:
         kernel: "imq", "gaussian", "linear", or a `hsic.kernels.Kernel`.
-        gamma: weight of sqrt(hsic_zz), at least 0.
+        gamma: weight of sqrt(hsic_zz), at least 0. Without a target network the outputs collapse if hsic_zy /
+            sqrt(hsic_zz) does not come to exceed it; docs/method.md says how to choose it.
         num_features: number D of random features of each draw (cost linear in the batch), or None for the
             exact kernel (quadratic in time, but not in memory). The linear kernel needs none: its features
             are the representations.
@@ -119,7 +123,9 @@ class SSLHSICLoss(keras.losses.Loss):
                 is held constant by the gradient.
 
         Returns:
-            Dictionary of float32 scalars: "loss", "hsic_zy", "hsic_zz".
+            Dictionary of float32 scalars: "loss", "hsic_zy", "hsic_zz", and "dependence_ratio", which is hsic_zy /
+            sqrt(hsic_zz) with 0 for independence in every convention. Outputs that lie near each other are drawn
+            together while it is below gamma, and spread where it is above.
 
         Raises:
             ValueError: if z is not [B, M, Q] or M is below 2.
@@ -128,7 +134,7 @@ class SSLHSICLoss(keras.losses.Loss):
         check_views(z, self.estimator == "unbiased")
         kernel = self._kernel(scale)
         if self.num_features is None:
-            return self._named(self._exact(z, None, kernel))
+            return self._named(self._exact(z, None, kernel), z.shape[1])
         if isinstance(kernel, kernels.Linear):
             moments = zy_moments = feature_moments(z, z)
         else:
@@ -138,7 +144,7 @@ class SSLHSICLoss(keras.losses.Loss):
                 r = features.random_fourier_features(z, *third[0])
                 zy_moments = feature_moments(r, r)
         zy = moments_zy(zy_moments, **self._zy_options())
-        return self._named(objective(zy, moments_zz(moments, self._ddof()), self.gamma))
+        return self._named(objective(zy, moments_zz(moments, self._ddof()), self.gamma), z.shape[1])
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """Returns the loss of the whole batch, repeated for each row [n], so that Keras' mean over the rows
@@ -160,6 +166,18 @@ class SSLHSICLoss(keras.losses.Loss):
         seeds = tf.unstack(tf.random.split(seed, 2 if self.shared_draw else 3, alg="philox"))
         assert self.num_features is not None
         return [features.draw(kernel, dim, self.num_features, s, self.low_variance) for s in seeds]
+
+    def largest_ratio(self, images: int, views: int) -> float:
+        """The largest `dependence_ratio` that a batch can have, whatever the representations.
+
+        With a larger gamma the loss is least where all representations are equal. See `hsic.ratio.largest_ratio`;
+        the unbiased estimators have no such bound.
+
+        Args:
+            images: number B of images in the batch.
+            views: number M of views of each.
+        """
+        return math.inf if self.estimator == "unbiased" else largest_ratio(images, views, self._ddof())
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of `__init__`."""
@@ -205,9 +223,14 @@ class SSLHSICLoss(keras.losses.Loss):
     def _ddof(self):
         return 1 if self.convention == "paper" else 0
 
-    @staticmethod
-    def _named(terms):
-        return dict(zip(("loss", "hsic_zy", "hsic_zz"), terms, strict=True))
+    def _named(self, terms, views):
+        loss, zy, zz = terms
+        independent = 0.0
+        if self.convention == "released":
+            unbiased = self.estimator == "unbiased"
+            independent = (finite_population(self.dataset_size) if unbiased else 1.0) / (views - 1)
+        ratio = dependence_ratio(zy - independent, zz)
+        return {"loss": loss, "hsic_zy": zy, "hsic_zz": zz, "dependence_ratio": ratio}
 
 
 @keras.saving.register_keras_serializable(package="keras_sslhsic")

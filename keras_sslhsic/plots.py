@@ -11,6 +11,7 @@ from keras_sslhsic.files import written_whole
 _PANELS = (
     ("Loss", ("loss",)),
     ("HSIC(Z, Y) and sqrt HSIC(Z, Z)", ("hsic_zy", "sqrt_hsic_zz")),
+    ("HSIC(Z, Y) / sqrt HSIC(Z, Z)", ("dependence_ratio",)),
     ("Kernel scale", ("kernel_scale",)),
     ("Effective rank of the outputs", ("effective_rank",)),
     ("Standard deviation of the outputs", ("feature_std",)),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_sslhsic import config
+from keras_sslhsic import config, experiment
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.py"))
 
@@ -70,3 +70,16 @@ def test_bad_files(tmp_path):
     (tmp_path / "README.md").write_text("# A page")
     with pytest.raises(ValueError, match=r"Configs are Python files \(.py\)"):
         config.load(tmp_path / "README.md")
+
+
+@pytest.mark.parametrize("name", ["fashion_small", "imagenet_r50_1x"])
+def test_a_run_from_before_crops_had_a_law_goes_on_if_its_views_are_the_same(tmp_path, name):
+    settings = config.load(CONFIGS[0].with_name(f"{name}.py"))
+    older = settings.to_dict()
+    older["views"]["crop"].pop("box")
+    (tmp_path / experiment.CONFIG).write_text(json.dumps(older))
+    if name == "imagenet_r50_1x":
+        with pytest.raises(ValueError, match=r"views\.crop\.box \('redrawn' there, 'clamped' now\)"):
+            experiment._check_folder(tmp_path, settings, resume=True)
+        settings.views.crop.box = "redrawn"
+    experiment._check_folder(tmp_path, settings, resume=True)

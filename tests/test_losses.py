@@ -116,6 +116,28 @@ def test_conventions():
     paper, released = [loss[name].terms(z, SEED) for name in ("paper", "released")]
     assert (released["hsic_zy"] - paper["hsic_zy"]).numpy() == pytest.approx(1 / 2)
     assert (released["hsic_zz"] / paper["hsic_zz"]).numpy() == pytest.approx((14 / 15) ** 2)
+    ratios = [terms["dependence_ratio"].numpy() for terms in (paper, released)]
+    assert ratios[0] == pytest.approx(paper["hsic_zy"].numpy() / np.sqrt(paper["hsic_zz"].numpy()), rel=1e-5)
+    assert ratios[1] == pytest.approx(ratios[0] * 15 / 14, rel=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"estimator": "unbiased", "dataset_size": 9}])
+@pytest.mark.parametrize("num_features", [None, 32])
+def test_the_ratio_of_independent_views_is_zero_in_every_convention(num_features, options):
+    z = unit(6, 3, 8)
+    paper, released = (
+        SSLHSICLoss(num_features=num_features, convention=name, **options).terms(z, SEED)
+        for name in ("paper", "released")
+    )
+    size = 0 if num_features is None and options else 1  # the unbiased hsic_zz has no divisor to choose
+    expected = paper["dependence_ratio"].numpy() * (18 / 17) ** size
+    assert released["dependence_ratio"].numpy() == pytest.approx(expected, rel=1e-4)
+
+
+def test_largest_ratio_is_that_of_the_convention():
+    assert SSLHSICLoss().largest_ratio(8, 2) == pytest.approx(np.sqrt(7) * 15 / 16)
+    assert SSLHSICLoss(convention="released").largest_ratio(8, 2) == pytest.approx(np.sqrt(7))
+    assert SSLHSICLoss(estimator="unbiased").largest_ratio(8, 2) == np.inf
 
 
 def test_scale_is_taken_from_the_argument_and_gets_no_gradient():

@@ -55,7 +55,7 @@ class Decoding:
         policy, rng = self.host_crops, np.random.default_rng(seed)
         height, width, _ = image.shape
         boxes = [
-            decode.random_box(height, width, rng, policy.crop.area, policy.crop.aspect)
+            decode.random_box(height, width, rng, policy.crop.area, policy.crop.aspect, policy.crop.box)
             for _ in range(policy.num_views)
         ]
         return tuple(decode.crop(image, box, policy.size, policy.crop.method) for box in boxes)

@@ -178,13 +178,20 @@ def random_box(
     rng: np.random.Generator,
     area: tuple[float, float] = (0.08, 1.0),
     aspect: tuple[float, float] = (3 / 4, 4 / 3),
+    box: str = "redrawn",
 ) -> tuple[int, int, int, int]:
     """Draws a crop as `keras_sslhsic.views.crop.sample_crop_boxes` does, for one image of any size.
 
+    Args:
+        height: of the image.
+        width: of the image.
+        rng: what is drawn from.
+        area: range of the box's share of the image's area, within (0, 1]; uniform.
+        aspect: range of width / height; log-uniform.
+        box: "redrawn" or "clamped", what becomes of a box that does not fit.
+
     Returns:
-        (y, x, height, width) of a box whose share of the area is uniform and whose aspect ratio (width /
-        height) is log-uniform; after ten boxes that do not fit, the largest central box of an allowed aspect
-        ratio.
+        (y, x, height, width) of a box inside the image, at least 1 x 1.
     """
     for _ in range(10):
         target = height * width * rng.uniform(*area)
@@ -193,6 +200,8 @@ def random_box(
             max(round(math.sqrt(target / ratio)), 1),
             max(round(math.sqrt(target * ratio)), 1),
         )
+        if box == "clamped":
+            box_height, box_width = min(box_height, height), min(box_width, width)
         if box_height <= height and box_width <= width:
             y, x = rng.integers(height - box_height + 1), rng.integers(width - box_width + 1)
             return int(y), int(x), box_height, box_width

@@ -51,7 +51,7 @@ def resize_then_crop(images: tf.Tensor, size: int = 224, short_side: int = 256) 
 def crop_then_resize(images: tf.Tensor, size: int = 224, share: float = 0.875) -> tf.Tensor:
     """The released code's test crop: the central square of 87.5 % of the short side, resized to 224.
 
-    Bicubic.
+    Bicubic. Where the square cannot lie in the middle, it lies half a pixel below or right of it.
 
     Args:
         images: uint8 or float [..., H, W, C] in [0, 255], one image or a batch.
@@ -66,7 +66,7 @@ def crop_then_resize(images: tf.Tensor, size: int = 224, share: float = 0.875) -
 
 
 def _central(images, size):
-    offset = (tf.shape(images)[-3:-1] - size) // 2
+    offset = (tf.shape(images)[-3:-1] - size + 1) // 2
     return images[..., offset[0] : offset[0] + size[0], offset[1] : offset[1] + size[1], :]
 
 

@@ -2,6 +2,7 @@
 
 from keras_sslhsic.hsic import features as features
 from keras_sslhsic.hsic import kernels as kernels
+from keras_sslhsic.hsic import ratio as ratio
 from keras_sslhsic.hsic import replicas as replicas
 from keras_sslhsic.hsic import spectral as spectral
 from keras_sslhsic.hsic.estimators import hsic as hsic

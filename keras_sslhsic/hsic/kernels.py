@@ -18,16 +18,26 @@ from tensorflow_probability import distributions as tfd
 from keras_sslhsic.hsic import replicas
 from keras_sslhsic.hsic.spectral import GaussianFrequencies, IMQFrequencies
 
+# Of unit vectors, float32 knows squared distances to some 2^-23 = 1.2e-7. This scale is the best one for a squared
+# distance of 2e-6 (c = sqrt(s / 2)); a smaller one would follow rounding errors, and 0 has no kernel.
+MIN_SCALE = 1e-3
+
 
 class Kernel(abc.ABC):
     """A kernel k(z, z') = f(s) of the squared distance s = |z - z'|^2.
 
     Args:
-        scale: positive length scale: a number, or a scalar tensor or variable when it is learnt.
+        scale: positive length scale: a number, or a scalar tensor or variable when it is learnt, which is then
+            held at `MIN_SCALE` at least.
+
+    Attributes:
+        learnable_scale: whether `scale_entropy` has a maximum, so that the scale can be learnt.
 
     Raises:
         ValueError: if `scale` is a number that is not positive.
     """
+
+    learnable_scale: bool = True
 
     def __init__(self, scale: Any = 1.0):
         if isinstance(scale, (int, float)) and not scale > 0:
@@ -79,8 +89,11 @@ class Kernel(abc.ABC):
 class Linear(Kernel):
     """The linear kernel 1 - s / (2 c^2), which is z'z' for unit-norm vectors and c = 1.
 
-    Its features are the vectors themselves, so it has no spectral distribution.
+    Its features are the vectors themselves, so it has no spectral distribution. Its slope -1/(2 c^2) is the same
+    at every distance and rises for ever as c falls: no scale is the best one, and none is learnt.
     """
+
+    learnable_scale = False
 
     def value(self, s):
         return 1.0 - 0.5 * s / self.scale_as(s.dtype) ** 2
@@ -165,18 +178,20 @@ def squared_distances(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def scale_entropy(kernel: Kernel, z: tf.Tensor, max_rows: int = 1024) -> tf.Tensor:
-    """Objective that learns the kernel's scale: how steep the kernel is where the representations are.
+    """Objective that learns the kernel's scale: how steep the kernel is where the representations are (Li et al.
+    2021, section 4.1 and appendix D.1.2).
 
         mean over pairs of 0.5 log max(1e-14, f'(s)^2),   s = |z_i - z_j|^2 under stop-gradient
 
     It is to be maximised over `kernel.scale`. For one constant distance the inverse multiquadric has its
-    maximum at c = sqrt(s / 2), the Gaussian at sigma = sqrt(s / 2).
+    maximum at c = sqrt(s / 2), the Gaussian at sigma = sqrt(s / 2). A kernel without `learnable_scale` has none.
 
     Args:
         kernel: the kernel, its scale a tensor or variable.
         z: representations [n, Q] or [B, M, Q], float.
-        max_rows: at most about this many rows of the global batch, evenly spaced, enter the pairs (all of
-            them if there are no more), so that neither the cost nor the communication grows with the batch.
+        max_rows: at most this many rows of the global batch enter the pairs, as `evenly_spread_rows` picks them
+            (or M of each replica, if that is more), so that neither the cost nor the communication grows with
+            the batch. The released code draws as many at random, equally many of each view.
 
     Returns:
         Scalar, float32 or the dtype of z if that is wider; under `tf.distribute` that of the global batch,
@@ -184,8 +199,29 @@ def scale_entropy(kernel: Kernel, z: tf.Tensor, max_rows: int = 1024) -> tf.Tens
     """
     z = tf.stop_gradient(tf.convert_to_tensor(z))
     z = tf.cast(z, tf.float64 if z.dtype == tf.float64 else tf.float32)
-    rows = tf.reshape(z, [-1, z.shape[-1]])
-    size = tf.shape(rows)[0] if rows.shape[0] is None else rows.shape[0]
-    rows = replicas.all_gather(rows[:: -(-size * replicas.num_replicas() // max_rows)])
+    z = z if z.shape.rank == 3 else z[:, None, :]
+    rows = replicas.all_gather(evenly_spread_rows(z, max_rows // replicas.num_replicas()))
     slope = kernel.derivative(squared_distances(rows, rows))
     return 0.5 * tf.reduce_mean(tf.math.log(tf.maximum(tf.square(slope), 1e-14)))
+
+
+def evenly_spread_rows(z: tf.Tensor, max_rows: int) -> tf.Tensor:
+    """Picks rows of z [B, M, Q] that stand for all of them: each view gives equally many, each image about as many.
+
+    Every view gives m = max_rows // M of its B rows, or all of them if it has no more; row j of the n = m M picked
+    is that of image floor(j B / n) and view j mod M. So the views take turns along the images, and no image gives
+    two rows more than another. The picks of R replicas together are those of the whole batch, if R divides m.
+
+    Args:
+        z: representations [B, M, Q].
+        max_rows: at least M.
+
+    Returns:
+        Rows [n, Q], n <= max_rows.
+    """
+    static, views, size = z.shape
+    images = tf.shape(z)[0] if static is None else static
+    least = tf.minimum if static is None else min
+    count = views * least(images, max(max_rows // views, 1))
+    picked = tf.range(count)
+    return tf.gather(tf.reshape(z, [-1, size]), picked * images // count * views + picked % views)

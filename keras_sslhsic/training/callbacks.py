@@ -1,8 +1,10 @@
-"""Callbacks that belong to the method: the target's schedule, evaluation weights, and stopping on faults."""
+"""Callbacks that belong to the method: the target's schedule, evaluation weights, faults and collapse."""
+
+import warnings
 
 import keras
 
-from keras_sslhsic import compat
+from keras_sslhsic import compat, losses
 from keras_sslhsic.training.schedules import TargetDecay
 
 _CHECK_EVERY = 50  # steps; the model itself notes the exact step of a fault
@@ -117,3 +119,71 @@ class StopOnFault(keras.callbacks.Callback):
                 f"A label at step {label_step} is outside of the {self.model.num_classes} classes of the online classifier "
                 f"(0 to {self.model.num_classes - 1}): give num_classes the right number, or train without labels."
             )
+
+
+class WatchCollapse(keras.callbacks.Callback):
+    """Warns, once in a `fit`, when the outputs collapse into one point, and on request ends the training there.
+
+    Outputs count as collapsed when their standard deviation, `feature_std`, is below a tenth of that of spread
+    outputs: squared distances are then 0.02 on average, and the kernel is a straight line over them, so that both terms
+    of the SSL-HSIC loss are in proportion to the squared spread. Outputs whose `dependence_ratio` exceeds gamma there
+    are on their way out, and no warning is given. `effective_rank` does not show a collapse.
+
+    Looks every 50 steps and at the end of an epoch, at the means over the steps since the last look; where more steps
+    are made in one execution, after each execution.
+
+    Args:
+        stop: whether to end the training, as `keras.callbacks.EarlyStopping` does.
+        threshold: of `feature_std`, in (0, 1).
+
+    Raises:
+        ValueError: for another threshold.
+    """
+
+    def __init__(self, stop: bool = False, threshold: float = 0.1):
+        super().__init__()
+        if not 0.0 < threshold < 1.0:
+            raise ValueError(f"threshold must lie between 0 and 1, got {threshold}.")
+        self.stop = stop
+        self.threshold = threshold
+
+    def on_train_begin(self, logs=None):
+        self._warned = False
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._steps, self._looked_at, self._sums = 0, 0, {"feature_std": 0.0, "dependence_ratio": 0.0}
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._steps = batch + 1
+        if self._steps - self._looked_at >= _CHECK_EVERY:
+            self._look(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._steps > self._looked_at:
+            self._look(logs)
+
+    def _look(self, logs):
+        # The logs hold means since the beginning of the epoch.
+        sums = {name: float(logs[name]) * self._steps for name in self._sums if name in logs}
+        recent = {name: (sums[name] - self._sums[name]) / (self._steps - self._looked_at) for name in sums}
+        self._sums, self._looked_at = sums, self._steps
+        if recent["feature_std"] < self.threshold and not self._warned:
+            self._report(recent)
+
+    def _report(self, recent):
+        message = (
+            f"The outputs have collapsed: their standard deviation is {recent['feature_std']:.2g}, where that of spread "
+            f"outputs is 1."
+        )
+        if isinstance(self.model.objective, losses.SSLHSICLoss):
+            ratio, gamma = recent["dependence_ratio"], self.model.objective.gamma
+            if ratio > gamma:
+                return
+            message += (
+                f" They are drawn together while dependence_ratio, {ratio:.2g} now, is below gamma, {gamma:g}. Give a smaller "
+                "gamma or a larger batch, or train with a target network."
+            )
+        self._warned = True
+        warnings.warn(message, stacklevel=2)
+        if self.stop:
+            self.model.stop_training = True

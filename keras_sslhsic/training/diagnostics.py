@@ -1,4 +1,4 @@
-"""What to watch while training: a collapsed representation shows here at once."""
+"""What to watch while training: how far apart the outputs are, and in how many directions."""
 
 import tensorflow as tf
 
@@ -10,8 +10,12 @@ def feature_spread(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
     With C the covariance of z [n, Q] over the batches of all replicas:
 
-        std  = sqrt(tr C)                 0 for collapsed features, 1 for centred features of unit norm
-        rank = (tr C)^2 / tr(C^2)         participation ratio, between 1 and Q; 0 for collapsed features
+        std  = sqrt(tr C)                 sqrt(Q) times the root mean square deviation of a dimension
+        rank = (tr C)^2 / tr(C^2)         participation ratio, between 1 and Q
+
+    The standard deviation is 1 for centred outputs of unit norm and falls to 0 as they collapse into one point. The
+    rank says in how many directions they differ, however little: it stays where it is while they collapse, and is 0
+    only where they are equal to the last digit.
 
     Args:
         z: outputs of unit norm, float32 [n, Q].

@@ -1,6 +1,7 @@
 """SSLHSIC: the Keras model that trains an encoder without labels."""
 
 import contextlib
+import warnings
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ from keras_sslhsic import checks, compat, losses
 from keras_sslhsic.hsic import kernels, replicas
 from keras_sslhsic.networks import heads, small_maps
 from keras_sslhsic.training import averaging, batches, diagnostics, lars
-from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
+from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA, WatchCollapse
 from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.monitor import Monitor
 from keras_sslhsic.training.schedules import TargetDecay
@@ -27,8 +28,11 @@ class SSLHSIC(keras.Model):
 
     (SSL-HSIC, equation 4; the loss is `losses.SSLHSICLoss` unless `compile` is given another). With a target network,
     z holds the online predictions of every view and the target's projections of every view, the latter under
-    stop-gradient, and the target follows the online network as a moving average (section 3.3). The scale of the
-    kernel is learnt by an optimizer of its own, which maximises `hsic.kernels.scale_entropy` (section 3.2).
+    stop-gradient, and the target follows the online network as a moving average (section 4.1). The scale of the
+    kernel is learnt by an optimizer of its own, which maximises `hsic.kernels.scale_entropy` (sections 4.1, D.1.2).
+
+    Without a target network the outputs may collapse into one point: they do as long as hsic_zy / sqrt(hsic_zz), which
+    the logs have as `dependence_ratio`, is below gamma. docs/method.md says how to choose gamma then.
 
     Every random number is a function of (`seed`, step), so that equal seeds give equal runs and no two steps see the
     same views.
@@ -47,7 +51,8 @@ class SSLHSIC(keras.Model):
         num_classes: classes of the online linear classifier, which is trained on stopped gradients when batches hold
             labels, for watching only. None: no classifier.
         kernel_scale: initial scale c of the kernel, > 0.
-        learn_kernel_scale: whether c is learnt.
+        learn_kernel_scale: whether c is learnt, where the kernel has a best one (the linear kernel has none). It is
+            then held at `hsic.kernels.MIN_SCALE` at least.
         batch_norm_output: normalise the outputs of projector and predictor over the batch (the paper's section 4.1
             says so, the released code does not).
         weight_ema: decay of the evaluation weights' moving average, in [0, 1); None keeps none.
@@ -150,6 +155,9 @@ class SSLHSIC(keras.Model):
             initializer=keras.initializers.Constant(kernel_scale),
             trainable=False,
             dtype="float32",
+            # The same on all replicas: the sum of their gradients moves it.
+            aggregation="only_first_replica",
+            constraint=lambda scale: tf.maximum(scale, kernels.MIN_SCALE),
             name="kernel_scale",
         )
         self.step = self.add_weight(shape=(), initializer="zeros", name="step", **counter)
@@ -373,7 +381,7 @@ class SSLHSIC(keras.Model):
 
     def _learn_kernel_scale(self, z):
         """One step of the kernel's optimizer; both tapes are apart, so a loss scale does not touch this one."""
-        if not self._has_kernel or not self.learn_kernel_scale:
+        if not (self.learn_kernel_scale and self._has_kernel and self.objective.kernel.learnable_scale):
             return
         scale = tf.convert_to_tensor(compat.tensor(self.kernel_scale))
         with tf.GradientTape() as tape:
@@ -437,7 +445,7 @@ class SSLHSIC(keras.Model):
             batch_size: for arrays; 256 by default.
             epochs: index of the last epoch.
             initial_epoch: where to start. With `callbacks.Checkpoint`, training goes on from the last checkpoint.
-            callbacks: as in Keras. `callbacks.TargetEMA` and `callbacks.StopOnFault` are added if they are missing.
+            callbacks: as in Keras. `callbacks.TargetEMA`, `StopOnFault` and `WatchCollapse` are added if they are missing.
             **kwargs: passed on to `keras.Model.fit`.
 
         Raises:
@@ -473,10 +481,11 @@ class SSLHSIC(keras.Model):
             self.encoder.input_shape[1:],
             self.policy,
         )
+        self._warn_of_gamma(dataset)
         if getattr(dataset, "steps_per_epoch", None):
             kwargs.setdefault("steps_per_epoch", dataset.steps_per_epoch)
         kwargs["shuffle"] = False  # datasets shuffle by themselves
-        for kind in (TargetEMA, StopOnFault) if self.target else (StopOnFault,):
+        for kind in (StopOnFault, WatchCollapse) + ((TargetEMA,) if self.target else ()):
             if not any(isinstance(callback, kind) for callback in callbacks):
                 callbacks.append(kind())
         dataset = batches.share(batches.finite(dataset))
@@ -484,6 +493,22 @@ class SSLHSIC(keras.Model):
             # Traced anew: TensorFlow would make general in size whatever differs, and the views need static shapes.
             self._spec, self.train_function = spec, None
         return super().fit(dataset, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, **kwargs)
+
+    def _warn_of_gamma(self, dataset):
+        """Warns where the loss is least for collapsed outputs, since batches are so small."""
+        spec = getattr(dataset, "element_spec", None)
+        if self.target or spec is None or not isinstance(self.objective, losses.SSLHSICLoss):
+            return
+        images, _ = batches.unpack(spec)
+        crops = images if isinstance(images, tuple) else (images,) * self.policy.num_views
+        size, views, gamma = crops[0].shape[0], len(crops), self.objective.gamma
+        if views > 1 and gamma > (bound := self.objective.largest_ratio(size, views)):
+            warnings.warn(
+                f"gamma is {gamma:g}, but hsic_zy / sqrt(hsic_zz) of {size} images in {views} views is never above "
+                f"{bound:.3g}: the loss is least where all outputs are equal. Give a smaller gamma or a larger batch, or train "
+                "with a target network.",
+                stacklevel=3,
+            )
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Nothing: every variable is there already, and Keras' way cannot average a dict over several workers."""

@@ -9,6 +9,7 @@ AVERAGED = (
     "loss",
     "hsic_zy",
     "hsic_zz",
+    "dependence_ratio",
     "grad_norm",
     "feature_std",
     "effective_rank",

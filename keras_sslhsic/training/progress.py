@@ -6,7 +6,7 @@ from tqdm.auto import tqdm
 _SHOWN = {
     "loss": "loss",
     "hsic_zy": "zy",
-    "effective_rank": "rank",
+    "feature_std": "std",
     "kernel_scale": "scale",
     "online_accuracy": "acc",
 }

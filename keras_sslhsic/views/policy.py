@@ -19,12 +19,21 @@ _IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclasses.dataclass(frozen=True)
 class Crop:
-    """Random resized crop: ranges of the share of the area and of width / height, and how to resize."""
+    """Random resized crop: ranges of the share of the area and of width / height, and how to resize.
+
+    `box` says what becomes of a box that is larger than the image, as in `sample_crop_boxes`: it is "redrawn",
+    or its sides are "clamped", which makes larger crops. Configs and models that were saved before there was
+    the choice do not have it, and go on with "redrawn", which they were trained with.
+    """
 
     area: tuple[float, float] = (0.08, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     method: str = "bicubic"
     antialias: bool = False
+    box: str = "redrawn"
+
+    def __post_init__(self):
+        crops.check_box(self.box)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +70,8 @@ class Solarize:
 
 @dataclasses.dataclass(frozen=True)
 class ViewPolicy:
-    """How views are made. The defaults are BYOL's (Grill et al. 2020, appendix B), as in the SSL-HSIC paper.
+    """How views are made. The defaults are BYOL's (Grill et al. 2020, appendix B), as in the SSL-HSIC paper;
+    the crop is that of their released code, whose boxes are clamped.
 
     There are as many views as there are probabilities of blur, and of solarization. A probability of 0
     leaves the operation out of the program.
@@ -79,7 +89,7 @@ class ViewPolicy:
     """
 
     size: int = 224
-    crop: Crop = Crop()
+    crop: Crop = Crop(box="clamped")
     flip: float = 0.5
     jitter: ColorJitter = ColorJitter()
     grayscale: float = 0.2
@@ -139,10 +149,11 @@ def byol(size: int = 224) -> ViewPolicy:
 def simclr(size: int = 224) -> ViewPolicy:
     """SimCLR's two views of RGB images (Chen et al. 2020, appendix A): strong jitter, half of them blurred.
 
-    Brightness is additive here, as in BYOL.
+    Brightness is additive here, as in BYOL. SimCLR's code redraws boxes that do not fit.
     """
     return ViewPolicy(
         size=size,
+        crop=Crop(),
         jitter=ColorJitter(brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2),
         blur=Blur(probability=(0.5, 0.5)),
         solarize=Solarize(probability=(0.0, 0.0)),
@@ -241,7 +252,7 @@ def make_views(images: tf.Tensor, policy: ViewPolicy, seed: tf.Tensor) -> tuple[
     for index in range(policy.num_views):
         crop_seed, seed_after = _seeds(seed, index)
         boxes = crops.sample_crop_boxes(
-            (batch, height, width), crop_seed, policy.crop.area, policy.crop.aspect
+            (batch, height, width), crop_seed, policy.crop.area, policy.crop.aspect, policy.crop.box
         )
         view = crops.resize_crops(
             images, boxes, policy.size, policy.crop.method, policy.crop.antialias, axis=1

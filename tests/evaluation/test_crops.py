@@ -19,15 +19,21 @@ def test_both_test_crops_are_those_of_pillow(height, width):
     scale = 32 / short
     size = round(width * scale), round(height * scale)
     resized = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR), np.float32)
-    top, left = (resized.shape[0] - 28) // 2, (resized.shape[1] - 28) // 2
+    top, left = (resized.shape[0] - 28 + 1) // 2, (resized.shape[1] - 28 + 1) // 2
     expected = resized[top : top + 28, left : left + 28]
     assert np.abs(resize_then_crop(image, 28, 32) - expected).max() < 4
 
     side = int(0.875 * short)
-    top, left = (height - side) // 2, (width - side) // 2
+    top, left = (height - side + 1) // 2, (width - side + 1) // 2
     square = Image.fromarray(image[top : top + side, left : left + side])
     expected = np.asarray(square.resize((28, 28), Image.Resampling.BILINEAR), np.float32)
     assert np.abs(crop_then_resize(image, 28) - expected).max() < 4
+
+
+def test_an_odd_rest_is_cut_from_above_and_from_the_left():
+    # 7/8 of 40 is 35: of 47 rows 12 are left over, of 40 columns 5, of which 3 come before the square.
+    image = np.random.default_rng(0).integers(0, 256, (47, 40, 3)).astype(np.float32)
+    np.testing.assert_allclose(crop_then_resize(image, 35), image[6:41, 3:38], atol=1e-3)
 
 
 def test_a_batch_is_its_images():

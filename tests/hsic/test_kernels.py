@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import optimize
 
 from keras_sslhsic.hsic import kernels
 from keras_sslhsic.hsic.kernels import Gaussian, InverseMultiquadric, Kernel, Linear
@@ -103,12 +104,78 @@ def test_scale_entropy_gradient_vanishes_at_the_closed_form():
     assert optimum.numpy() == pytest.approx(expected, abs=2e-2)
 
 
-def test_scale_entropy_uses_evenly_spaced_rows_of_a_large_batch():
-    z = tf.random.stateless_normal([64, 4, 8], seed=[1, 2])
-    rows = tf.reshape(z, [-1, 8])
-    some = kernels.scale_entropy(InverseMultiquadric(), z, max_rows=64)
-    assert some == kernels.scale_entropy(InverseMultiquadric(), rows[::4])
-    assert abs(some - kernels.scale_entropy(InverseMultiquadric(), z)) < 0.2
+@settings(max_examples=50, deadline=None)
+@given(images=st.integers(1, 3000), views=st.integers(1, 8), max_rows=st.integers(8, 1024))
+def test_every_view_enters_equally_and_every_image_about_so(images, views, max_rows):
+    numbers = np.stack(np.mgrid[:images, :views], axis=-1).astype(np.float32)
+    rows = kernels.evenly_spread_rows(tf.constant(numbers), max_rows).numpy().astype(int)
+    assert len(rows) <= max_rows and len(rows) == views * min(images, max_rows // views)
+    assert len(np.unique(rows, axis=0)) == len(rows)
+    assert np.all(np.bincount(rows[:, 1], minlength=views) == len(rows) // views)
+    assert np.ptp(np.bincount(rows[:, 0], minlength=images)) <= 1
+    assert np.ptp(np.diff(np.append(rows[:, 0], images))) <= 1
+    if views * images <= max_rows:
+        np.testing.assert_array_equal(rows, numbers.reshape(-1, 2))
+
+
+@pytest.mark.parametrize("images", [64, 1024, 3000])
+def test_rows_are_the_same_where_the_batch_is_not_known_in_advance(images):
+    z = tf.random.stateless_normal([images, 4, 8], seed=[1, 2])
+    dynamic = tf.function(
+        lambda z: kernels.evenly_spread_rows(z, 1024), input_signature=[tf.TensorSpec([None, 4, 8])]
+    )
+    np.testing.assert_array_equal(dynamic(z), kernels.evenly_spread_rows(z, 1024))
+
+
+def learnt_scale(kind, z):
+    """Where the gradient of the entropy of float64 rows vanishes."""
+
+    def slope(c):
+        scale = tf.Variable(c, dtype=tf.float64)
+        with tf.GradientTape() as tape:
+            value = kernels.scale_entropy(kind(scale), z)
+        return float(tape.gradient(value, scale))
+
+    return optimize.brentq(slope, 0.4, 2.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("images", [64, 1024, 4000])
+@pytest.mark.parametrize(
+    ("kind", "factor"), [(InverseMultiquadric, lambda a: (1 - 3 * a) / 2), (Gaussian, lambda a: (1 - a) / 2)]
+)
+def test_the_scale_is_that_of_all_views(kind, factor, images):
+    """View p of every image is the corner e_p: a quarter of all pairs are at 0, the others at s = 2.
+
+    With the share a of pairs at 0 the entropy is largest at c^2 = s (1 - 3 a) / 2 for the inverse multiquadric, at
+    sigma^2 = s (1 - a) / 2 for the Gaussian; rows of one view alone would be at 0 all of them, and draw the scale there.
+    """
+    z = tf.tile(tf.eye(4, dtype=tf.float64)[None], [images, 1, 1])
+    assert learnt_scale(kind, z) == pytest.approx(np.sqrt(2 * factor(1 / 4)), rel=1e-5)
+
+
+def test_the_scale_of_a_sample_is_about_that_of_all_rows():
+    """Two views near each other, two far: the sample has all pairs of views in their shares."""
+    rng = np.random.default_rng(0)
+    centre = rng.normal(size=(300, 1, 16))
+    z = np.concatenate(
+        [centre + 0.1 * rng.normal(size=(300, 2, 16)), 0.3 * rng.normal(size=(300, 2, 16)) + 1], 1
+    )
+    z /= np.linalg.norm(z, axis=-1, keepdims=True)
+    s = ((z.reshape(-1, 1, 16) - z.reshape(1, -1, 16)) ** 2).sum(-1)
+
+    def slope(c):
+        """d/dc of the mean over all pairs of log c - 3/2 log(c^2 + s)."""
+        return np.mean(1 / c - 3 * c / (c**2 + s))
+
+    expected = optimize.brentq(slope, 0.4, 2.0, rtol=1e-6)
+    # The mean of m = 1024 rows' pairs instead of 1200 rows': relative deviations are of the order of 1/sqrt(m).
+    assert learnt_scale(InverseMultiquadric, z) == pytest.approx(expected, rel=1 / np.sqrt(1024))
+    one_view = learnt_scale(InverseMultiquadric, z[:, :1])
+    assert abs(one_view / expected - 1) > 3 / np.sqrt(1024)
+
+
+def test_only_the_linear_kernel_has_no_best_scale():
+    assert [kind.learnable_scale for kind in (*FAMILY, Laplace)] == [False, True, True, True]
 
 
 def test_scale_entropy_is_finite_on_collapsed_rows_and_has_no_gradient_in_z():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_sslhsic.hsic import hsic_zy_features, replicas
+from keras_sslhsic.hsic import hsic_zy_features, kernels, replicas
 from keras_sslhsic.losses import InfoNCELoss, SSLHSICLoss
 
 SEED = [4, 2]
@@ -88,6 +88,23 @@ def test_terms_and_their_gradient_are_global(strategy, name):
     expected_gradient = tape.gradient(expected["loss"], z)
     assert np.max(np.abs(expected_gradient)) > 1e-3
     np.testing.assert_allclose(np.concatenate(gradient), expected_gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("max_rows", [1024, 40])
+def test_the_scale_is_learnt_from_the_rows_of_one_device(strategy, max_rows):
+    """All rows, or a sample: 40 of 30 x 4 rows are 10 a view, 5 of each replica."""
+    z = images(30, 4, 5)
+
+    def entropy(z):
+        scale = tf.constant(0.7)
+        with tf.GradientTape() as tape:
+            tape.watch(scale)
+            value = kernels.scale_entropy(kernels.InverseMultiquadric(scale), z, max_rows)
+        return value, tape.gradient(value, scale)
+
+    found = on_replicas(strategy, entropy, z)
+    for values, expected in zip(found, entropy(z), strict=True):
+        np.testing.assert_allclose(values, [expected, expected], rtol=1e-5)
 
 
 def test_groups_may_span_replicas(strategy):

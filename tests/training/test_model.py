@@ -1,5 +1,7 @@
 """The trainer as a Keras model: inputs, reproducibility, serialisation, precision, errors."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -8,10 +10,12 @@ import tensorflow as tf
 import keras_sslhsic
 from keras_sslhsic import LARS, SSLHSIC, callbacks, losses, views
 from keras_sslhsic.data import from_arrays
+from keras_sslhsic.hsic import kernels
 from keras_sslhsic.training import batches
 
 METRICS = {
-    "loss", "hsic_zy", "hsic_zz", "kernel_scale", "tau", "learning_rate", "grad_norm", "feature_std", "effective_rank",
+    "loss", "hsic_zy", "hsic_zz", "dependence_ratio", "kernel_scale", "tau", "learning_rate", "grad_norm", "feature_std",
+    "effective_rank",
 }  # fmt: skip
 
 
@@ -219,7 +223,7 @@ def test_labels_of_any_type_and_in_a_column(tiny_model, images, labels, kind):
 def test_logs_hold_what_has_a_value(tiny_model, images, labels, eager):
     model = tiny_model(num_classes=3)
     model.compile(LARS(0.1), run_eagerly=eager)
-    validation = {"loss", "hsic_zy", "hsic_zz", "feature_std", "effective_rank"}
+    validation = {"loss", "hsic_zy", "hsic_zz", "dependence_ratio", "feature_std", "effective_rank"}
     classifier = {"classifier_loss", "online_accuracy"}
     for given, shown in ((labels, classifier), (None, set()), (labels, classifier)):
         held_out = from_arrays(images, given, batch_size=8, epochs=1)
@@ -236,7 +240,7 @@ def test_info_nce_shows_its_own_metrics(tiny_model, images):
     model = tiny_model()
     model.compile(LARS(0.1), loss=losses.InfoNCELoss())
     history = model.fit(images, batch_size=8, verbose=0).history
-    assert set(history) == METRICS - {"hsic_zy", "hsic_zz", "kernel_scale"}
+    assert set(history) == METRICS - {"hsic_zy", "hsic_zz", "dependence_ratio", "kernel_scale"}
 
 
 def test_kernel_scale_stays_when_it_is_not_learnt(tiny_model, images):
@@ -244,6 +248,137 @@ def test_kernel_scale_stays_when_it_is_not_learnt(tiny_model, images):
     model.compile(LARS(0.1))
     model.fit(images, batch_size=8, verbose=0)
     assert float(model.kernel_scale.numpy()) == 0.5
+
+
+@pytest.mark.parametrize("num_features", [8, None])
+def test_the_scale_of_a_linear_kernel_is_not_learnt(tiny_model, images, num_features):
+    model = tiny_model()
+    model.compile(
+        LARS(0.1),
+        loss=losses.SSLHSICLoss("linear", num_features=num_features),
+        kernel_optimizer=keras.optimizers.SGD(1.0),
+    )
+    history = model.fit(images, batch_size=8, epochs=2, verbose=0).history
+    assert history["kernel_scale"] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("kernel", ["imq", "gaussian"])
+def test_no_scale_reaches_zero(tiny_model, images, kernel):
+    """Far too large a step towards 0 ends at the smallest scale, from where the next steps lead up again."""
+    model = tiny_model()
+    model.compile(
+        LARS(0.1),
+        loss=losses.SSLHSICLoss(kernel, num_features=8),
+        kernel_optimizer=keras.optimizers.SGD(1e4),
+    )
+    collapsed = tf.ones([4, 2, 8]) / np.sqrt(8)
+    model._learn_kernel_scale(collapsed)  # all distances are 0, and so is the best scale
+    assert model.kernel_scale.numpy() == np.float32(kernels.MIN_SCALE)
+    spread = tf.math.l2_normalize(tf.random.stateless_normal([4, 2, 8], [1, 2]), axis=-1)
+    # The Gaussian is flat there, but for pairs of a row with itself: only for the other does the entropy rise with c.
+    if kernel == "imq":
+        model.kernel_optimizer.learning_rate = 1e-4
+        model._learn_kernel_scale(spread)
+        assert model.kernel_scale.numpy() > kernels.MIN_SCALE
+    assert np.isfinite(model.fit(images, batch_size=8, verbose=0).history["loss"][0])
+
+
+# Collapse -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_gamma_that_no_batch_can_bear_is_warned_of(tiny_model, images):
+    model = tiny_model(target=False)
+    model.compile(LARS(0.1), loss=losses.SSLHSICLoss(gamma=2.5))
+    # The largest ratio of 8 images in 2 views is sqrt(7) (1 - 1/16) = 2.48.
+    with pytest.warns(UserWarning, match=r"gamma is 2\.5, .* of 8 images in 2 views is never above 2\.48"):
+        model.fit(images, batch_size=8, verbose=0)
+    for fine in (losses.SSLHSICLoss(gamma=2.4), losses.InfoNCELoss()):
+        model.compile(LARS(0.1), loss=fine)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model._warn_of_gamma(from_arrays(images, batch_size=8))
+
+
+def watched(callback, model, stds, ratios, steps=60):
+    """Epochs of given means of `feature_std` and `dependence_ratio`, each of `steps` steps; the warnings."""
+    callback.set_model(model)
+    callback.on_train_begin()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for epoch, (std, ratio) in enumerate(zip(stds, ratios, strict=True)):
+            callback.on_epoch_begin(epoch)
+            means = np.cumsum(np.broadcast_to(std, steps)) / np.arange(1, steps + 1)
+            for step, mean in enumerate(means):
+                logs = {"feature_std": mean} | ({} if ratio is None else {"dependence_ratio": ratio})
+                callback.on_train_batch_end(step, logs)
+            callback.on_epoch_end(epoch, logs)
+    return [str(warning.message) for warning in caught]
+
+
+class Trained:
+    """What the callback sees of a model."""
+
+    def __init__(self, loss):
+        self.objective, self.stop_training = loss, False
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_collapse_is_warned_of_once_and_ends_training_on_request(stop):
+    model = Trained(losses.SSLHSICLoss(gamma=3.0))
+    callback = callbacks.WatchCollapse(stop=stop)
+    (message,) = watched(callback, model, [0.8, 0.02, 0.02], [1.2, 1.2, 1.2])
+    assert "standard deviation is 0.02" in message and "1.2 now, is below gamma, 3" in message
+    assert model.stop_training == stop
+
+
+def test_collapse_within_an_epoch_is_seen_before_the_mean_of_the_epoch_shows_it():
+    falling = np.where(np.arange(300) < 100, 0.9, 0.02)
+    (message,) = watched(callbacks.WatchCollapse(), Trained(losses.SSLHSICLoss()), [falling], [1.0], 300)
+    assert falling.mean() > 0.1 and "0.02" in message
+
+
+@pytest.mark.parametrize(
+    ("loss", "std", "ratio"),
+    [
+        (losses.SSLHSICLoss(gamma=3.0), 0.5, 1.0),  # apart
+        (losses.SSLHSICLoss(gamma=3.0), 0.05, 3.5),  # on the way out
+        (losses.InfoNCELoss(), 0.5, None),
+    ],
+)
+def test_outputs_that_spread_are_no_collapse(loss, std, ratio):
+    assert watched(callbacks.WatchCollapse(), Trained(loss), [std] * 2, [ratio] * 2) == []
+
+
+def test_collapse_under_another_loss_is_named_too():
+    (message,) = watched(callbacks.WatchCollapse(), Trained(losses.InfoNCELoss()), [0.02], [None])
+    assert message.startswith("The outputs have collapsed") and "gamma" not in message
+
+
+def test_no_threshold():
+    with pytest.raises(ValueError, match=r"between 0 and 1, got 0\.0"):
+        callbacks.WatchCollapse(threshold=0.0)
+
+
+@pytest.mark.slow
+def test_a_large_gamma_without_a_target_collapses_and_a_small_one_does_not(tiny_model):
+    rng = np.random.default_rng(0)
+    colour = rng.uniform(40, 215, (256, 1, 1, 3))
+    many = np.clip(colour + rng.normal(0, 25, (256, 10, 10, 3)), 0, 255).astype("uint8")
+    epochs, spread = {}, {}
+    for gamma in (3.0, 1.0):
+        model = tiny_model(target=False)
+        model.compile(keras.optimizers.Adam(0.01), loss=losses.SSLHSICLoss(gamma=gamma, num_features=None))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            watch = callbacks.WatchCollapse(stop=True)
+            history = model.fit(many, batch_size=128, epochs=30, verbose=0, callbacks=[watch]).history
+        collapsed = [str(warning.message) for warning in caught if "have collapsed" in str(warning.message)]
+        assert len(collapsed) == (gamma == 3.0)
+        epochs[gamma], spread[gamma] = len(history["loss"]), history["feature_std"]
+        # The rank does not show it: it has no scale.
+        assert min(history["effective_rank"]) > 1.2
+    assert epochs[3.0] < 30 and spread[3.0][-1] < 0.1
+    assert epochs[1.0] == 30 and min(spread[1.0]) > 0.3
 
 
 # Bad input ----------------------------------------------------------------------------------------------------------

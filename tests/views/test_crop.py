@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from keras_sslhsic.views.crop import resize_crops, sample_crop_boxes
+from keras_sslhsic.data.decode import random_box
+from keras_sslhsic.views.crop import BOXES, resize_crops, sample_crop_boxes
 
 METHODS = [(method, antialias) for method in ("bicubic", "bilinear") for antialias in (False, True)]
 
@@ -74,11 +75,13 @@ def test_same_compiled(method, antialias):
     np.testing.assert_allclose(compiled(images, boxes), expected, atol=1e-5)
 
 
-def test_boxes_are_the_same_compiled():
-    compiled = tf.function(
-        lambda seed: sample_crop_boxes((500, 40, 60), seed), jit_compile=True, autograph=False
-    )
-    np.testing.assert_array_equal(compiled(tf.constant([1, 2])), sample_crop_boxes((500, 40, 60), [1, 2]))
+@pytest.mark.parametrize("box", BOXES)
+def test_boxes_are_the_same_compiled(box):
+    def draw(seed):
+        return sample_crop_boxes((500, 40, 60), seed, box=box)
+
+    compiled = tf.function(draw, jit_compile=True, autograph=False)
+    np.testing.assert_array_equal(compiled(tf.constant([1, 2])), draw([1, 2]))
 
 
 def test_nothing_outside_of_the_box_matters():
@@ -94,9 +97,10 @@ def test_unknown_method_is_refused():
         resize_crops(random_images(1, 4, 4, 1), [(0, 0, 4, 4)], 2, "area")
 
 
+@pytest.mark.parametrize("box", BOXES)
 @pytest.mark.parametrize("shape", [(256, 256), (300, 200), (1, 40), (40, 1), (1, 1), (500, 20)])
-def test_boxes_lie_inside_the_image(shape):
-    y, x, height, width = sample_crop_boxes((2000, *shape), [0, 1]).numpy().T
+def test_boxes_lie_inside_the_image(shape, box):
+    y, x, height, width = sample_crop_boxes((2000, *shape), [0, 1], box=box).numpy().T
     assert y.min() >= 0 and x.min() >= 0 and height.min() >= 1 and width.min() >= 1
     assert (y + height).max() <= shape[0] and (x + width).max() <= shape[1]
 
@@ -125,6 +129,69 @@ def test_boxes_have_the_distribution_of_drawing_until_one_fits(shape, area):
     assert stats.ks_2samp(ours_area, reference_area).pvalue > 1e-4
     ours_aspect, reference_aspect = boxes[:, 3] / boxes[:, 2], expected[:, 3] / expected[:, 2]
     assert stats.ks_2samp(ours_aspect, reference_aspect).pvalue > 1e-4
+
+
+def simulated_sides(box, count, height, width):
+    """Sides [count, 2] of boxes in whole pixels, in float64, by the law that a name stands for."""
+    rng = np.random.default_rng(7)
+    drawn = 4 * count
+    area = height * width * rng.uniform(0.08, 1.0, drawn)
+    ratio = np.exp(rng.uniform(-np.log(4 / 3), np.log(4 / 3), drawn))
+    sides = np.stack([np.rint(np.sqrt(area / ratio)), np.rint(np.sqrt(area * ratio))], axis=1)
+    if box == "clamped":
+        return np.minimum(sides, (height, width))[:count]
+    return sides[(sides <= (height, width)).all(axis=1)][:count]
+
+
+def device_boxes(box, count, height, width):
+    return sample_crop_boxes((count, height, width), [8, 9], box=box).numpy()
+
+
+def host_boxes(box, count, height, width):
+    rng = np.random.default_rng(8)
+    return np.array([random_box(height, width, rng, box=box) for _ in range(count)])
+
+
+@pytest.mark.parametrize("box", BOXES)
+@pytest.mark.parametrize("boxes", [device_boxes, host_boxes])
+@pytest.mark.parametrize(("height", "width"), [(375, 500), (256, 256)])
+def test_sizes_are_those_of_the_law(box, boxes, height, width):
+    """Mean area and share of boxes that are as high or as wide as the image, on host and device."""
+    found = boxes(box, 20_000, height, width)[:, 2:].astype(float)
+    expected = simulated_sides(box, 200_000, height, width)
+    for of in (
+        lambda sides: sides.prod(axis=1) / (height * width),
+        lambda sides: (sides == (height, width)).any(axis=1).astype(float),
+    ):
+        ours, reference = of(found), of(expected)
+        # Two means of independent draws; chance takes them further apart than this once in 1.7 million times.
+        deviation = np.sqrt(reference.var() * (1 / len(ours) + 1 / len(reference)))
+        assert abs(ours.mean() - reference.mean()) < 5 * deviation
+
+
+def test_the_laws_differ_as_stated():
+    """On 375 x 500, for the ranges of BYOL: what the documentation says."""
+    area = {box: device_boxes(box, 50_000, 375, 500)[:, 2:].prod(axis=1) / (375 * 500) for box in BOXES}
+    # The standard deviations of an area are below 0.28, of a share below 0.5.
+    assert area["redrawn"].mean() == pytest.approx(0.433, abs=0.0005 + 5 * 0.28 / np.sqrt(50_000))
+    assert area["clamped"].mean() == pytest.approx(0.518, abs=0.0005 + 5 * 0.28 / np.sqrt(50_000))
+    full = (device_boxes("clamped", 50_000, 375, 500)[:, 2:] == (375, 500)).any(axis=1)
+    assert full.mean() == pytest.approx(0.25, abs=0.005 + 5 * 0.5 / np.sqrt(50_000))
+
+
+@pytest.mark.parametrize("boxes", [device_boxes, host_boxes])
+def test_clamped_boxes_lie_anywhere(boxes):
+    y, x, height, width = boxes("clamped", 20_000, 375, 500).T
+    for start, free in ((y, 375 - height), (x, 500 - width)):
+        assert np.all(start[free == 0] == 0)
+        place = start[free > 20] / free[free > 20]
+        # Uniform on 0 ... free, in steps: its mean is 1/2, and its variance (free + 2) / (12 free).
+        assert abs(place.mean() - 0.5) < 5 * np.sqrt(22 / 20 / 12 / len(place))
+
+
+def test_unknown_law_is_refused():
+    with pytest.raises(ValueError, match=r"'redrawn', 'clamped'.*'cut'"):
+        sample_crop_boxes((1, 4, 4), [0, 1], box="cut")
 
 
 def test_area_is_uniform_and_aspect_log_uniform_where_every_box_fits():

@@ -47,9 +47,30 @@ def test_get_finds_presets(name):
     assert views.get(name) == getattr(views, name)()
 
 
+def test_presets_crop_as_their_recipes_do():
+    laws = {name: views.get(name).crop.box for name in ("byol", "simclr", "small_image", "grayscale")}
+    assert laws == {"byol": "clamped"} | dict.fromkeys(["simclr", "small_image", "grayscale"], "redrawn")
+    assert views.ViewPolicy() == views.byol()
+
+
+def test_the_law_of_the_crop_decides_the_views():
+    images, policy = random_images(16, views.byol(24)), views.byol(24)
+    redrawn = dataclasses.replace(policy, crop=dataclasses.replace(policy.crop, box="redrawn"))
+    for view, other in zip(*(views.make_views(images, p, [0, 1]) for p in (policy, redrawn)), strict=True):
+        assert np.abs(view - other).max() > 0.1
+
+
+def test_policies_saved_before_there_was_a_choice_are_redrawn():
+    """A run that goes on, and a model that was saved, see the views that they were trained on."""
+    saved = views.byol(24).to_dict()
+    del saved["crop"]["box"]
+    assert views.get(saved).crop == views.Crop(box="redrawn")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: views.Crop(box="cut"), "'redrawn', 'clamped'.*'cut'"),
         (lambda: views.get("moco"), "byol.*'moco'"),
         (lambda: views.get(3), "byol.*3"),
         (lambda: views.get({"sise": 3}), r"size.*\['sise'\]"),
