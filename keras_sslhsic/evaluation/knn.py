@@ -98,6 +98,8 @@ def knn(
         k=k,
         temperature=temperature,
         leave_one_out=leave_one_out,
+        num_train=len(bank),
+        recipe={"k": k, "temperature": temperature},
     )
 
 

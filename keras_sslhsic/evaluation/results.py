@@ -5,6 +5,7 @@ import datetime
 import json
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +20,10 @@ class Result:
         value: the protocol's metric on the test split.
         interval: its 95 % interval (low, high) over the drawing of the test images.
         num_test: number of test examples.
+        metric: what `value` is, such as "top1".
         seed: seed of whatever the protocol draws.
+        num_train: number of training examples, where it is known.
+        recipe: how the protocol was run, all that was given rather than chosen or measured; values for JSON.
     """
 
     protocol: ClassVar[str] = ""
@@ -29,6 +33,8 @@ class Result:
     num_test: int
     metric: str = "top1"
     seed: int | None = None
+    num_train: int | None = None
+    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     @property
     def top1(self) -> float:

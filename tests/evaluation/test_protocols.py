@@ -65,7 +65,7 @@ def test_benchmark_yields_a_row_for_each_protocol(make_encoder, monkeypatch, pic
     monkeypatch.setattr(module.bundled, "load", lambda: pictures)
     rows = list(benchmark_bundled(make_encoder(), recipes={0.1: FinetuneRecipe(3, 8)}))
     found = [(row["encoder"], row["protocol"]) for row in rows]
-    common = ["knn", "linear", "transfer"]
+    common = ["knn", "linear_features", "logistic"]
     expected = [("pretrained", name) for name in (*common, "finetune")] + [
         ("raw pixels", name) for name in common
     ]
