@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic import checks
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -37,6 +39,10 @@ class Recipe:
     momentum: float = 0.9
     nesterov: bool = True
 
+    def __post_init__(self) -> None:
+        checks.integer("epochs", self.epochs, 1)
+        checks.integer("batch_size", self.batch_size, 1)
+
 
 def grid(learning_rates: Sequence[float], weight_decays: Sequence[float]) -> tuple[Candidate, ...]:
     """All pairs of a learning rate and a weight decay."""
@@ -45,7 +51,7 @@ def grid(learning_rates: Sequence[float], weight_decays: Sequence[float]) -> tup
 
 def scale_rates(candidates: Sequence[Candidate], asked: int, ran: int) -> tuple[Candidate, ...]:
     """Candidates whose learning rates follow the batch size from the one they were given for to the one that runs."""
-    return tuple(replace(c, learning_rate=c.learning_rate * ran / asked) for c in candidates)
+    return tuple(replace(c, learning_rate=c.learning_rate * (ran / asked)) for c in candidates)
 
 
 def warn_of_batch(asked: int, ran: int) -> None:

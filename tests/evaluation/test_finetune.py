@@ -145,17 +145,17 @@ def test_the_learning_rates_follow_the_batch_that_runs(make_encoder, pictures):
 
 
 def test_the_best_of_a_sweep_is_trained_again_on_all(make_encoder, pictures):
-    """Of rates that learn nothing, learn, and diverge, the second is found,"""
+    """A rate that diverges is not chosen, and stops nothing."""
     encoder = make_encoder()
-    swept = recipes((1e-6, 0.05, 1e30), epochs=(5,), batch_size=32, crop_area=None)
+    swept = recipes((1e30, 0.05), epochs=(3,), batch_size=32, crop_area=None)
     before = copies(encoder)
     result = finetune(encoder, *pictures, recipe=swept, seed=2)
     assert all(same(before, encoder))
     alone = finetune(encoder, *pictures, recipe=swept[1], seed=2)
-    assert (result.value, result.top5, result.steps) == (alone.value, alone.top5, 25)
+    assert (result.value, result.top5, result.steps) == (alone.value, alone.top5, 15)
     assert (result.encoder_learning_rate, result.validation_value > 0.5) == (0.05, True)
     assert (result.num_train, result.recipe["held_out"], result.at_edge) == (160, 32, ())
-    assert result.recipe["encoder_learning_rate"] == [1e-6, 0.05, 1e30] and result.recipe["epochs"] == 5
+    assert result.recipe["encoder_learning_rate"] == [1e30, 0.05] and result.recipe["epochs"] == 3
 
 
 def test_images_of_several_classes_are_scored_by_average_precision(make_encoder, pictures):

@@ -224,9 +224,11 @@ def test_the_record_has_all_that_was_set_and_chosen(make_encoder, pictures):
 
 
 def test_the_edge_of_a_sweep_is_reported(blobs):
-    small = grid((1e-6, 2e-6, 4e-6), (0.0,))  # far too small: the largest is the best
-    with pytest.warns(UserWarning, match=r"best learning_rate of the sweep, 4e-06, is at its edge"):
-        result = linear_features(*blobs, candidates=small, epochs=3)
+    large = grid((0.01, 0.3, 10.0), (0.0,))  # all but the first too large
+    with pytest.warns(
+        UserWarning, match=r"best learning_rate of the sweep, 0.01, is at its edge \(0.01 to 10\)"
+    ):
+        result = linear_features(*blobs, candidates=large, epochs=3)
     assert result.at_edge == ("learning_rate",)
 
 
