@@ -6,13 +6,16 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from keras_sslhsic import checks
 from keras_sslhsic.version import __version__
 
 # Each command imports what it needs, so that one can be read by itself.
 
-PROTOCOLS = ("knn", "linear", "linear_features", "logistic", "finetune", "transfer", "all")
+PROTOCOLS = (
+    "knn", "linear", "linear_features", "logistic", "finetune", "transfer", "transfer_finetune", "all"
+)  # fmt: skip
 
 # What bad input raises, beside TensorFlow's errors.
 UNUSABLE = (ValueError, OSError, ImportError, FloatingPointError, RuntimeError)
@@ -100,20 +103,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     evaluate.add_argument(
         "--data",
-        help="`bundled`; a folder with the sub-folders train and test (linear: and validation), a folder a class in each; "
-        "or a data set of TensorFlow Datasets (transfer: one of its twelve sets); default: bundled,"
-        " where the run did not use other images",
+        help="`bundled`; a folder with the sub-folders train and test (linear, finetune: perhaps validation), a folder a "
+        "class in each; or a data set of TensorFlow Datasets (transfer, transfer_finetune: one of the twelve sets); "
+        "default: bundled, where the run did not use other images",
     )  # fmt: skip
     evaluate.add_argument("--data-dir", help="where TensorFlow Datasets keeps its files")
     evaluate.add_argument("--train-split", default="train", help="of a TensorFlow data set (default: train)")
     evaluate.add_argument("--test-split", default="test", help="of a TensorFlow data set (default: test)")
     evaluate.add_argument(
         "--validation-split",
-        default="validation",
-        help="of a TensorFlow data set (linear; default: validation), such as train[90%%:]",
+        help="of a TensorFlow data set, such as train[90%%:] (linear, finetune; default: some training images are held out)",
     )
     evaluate.add_argument(
-        "--image-size", type=int, default=224, help="side of the images of folders and TFDS (default: 224)"
+        "--image-size", type=int, default=224, help="side of the crops of folders and TFDS (default: 224)"
+    )
+    evaluate.add_argument(
+        "--short-side",
+        type=int,
+        help="what test images are resized to before the central crop (default: 256/224 of the image size for linear and "
+        "finetune, else the image size; transfer, transfer_finetune: as the paper)",
     )
     evaluate.add_argument(
         "--max-broken",
@@ -121,7 +129,29 @@ def _parser() -> argparse.ArgumentParser:
         default=0.01,
         help="share of broken files that a folder may have (default: 0.01)",
     )
-    evaluate.add_argument("--batch-size", type=int, default=64, help="images a step (default: 64)")
+    evaluate.add_argument(
+        "--batch-size", type=int,
+        help="images a step (default: linear 4096, finetune 1024, transfer_finetune and linear_features 256); knn, logistic, "
+        "transfer: images that the encoder sees at once (default: 256)",
+    )  # fmt: skip
+    evaluate.add_argument(
+        "--epochs", type=_integers,
+        help="passes over the training images (default: linear 90, linear_features 30); finetune, transfer_finetune: "
+        "one or several to choose from, as 30,50, which is finetune's default",
+    )  # fmt: skip
+    evaluate.add_argument(
+        "--steps", type=int, help="updates instead of epochs (finetune; transfer_finetune, default: 20000)"
+    )
+    evaluate.add_argument(
+        "--learning-rates",
+        type=_floats,
+        help="to choose from on held-out images, for the batch size, as 0.1,0.2; one alone is taken as it is",
+    )
+    evaluate.add_argument(
+        "--weight-decays",
+        type=_floats,
+        help="to choose from, as 0,1e-6 (finetune, transfer_finetune: each is divided by the learning rate)",
+    )
     evaluate.add_argument("--k", type=int, help="neighbours (knn)")
     evaluate.add_argument("--temperature", type=float, help="of the neighbours' votes (knn)")
     evaluate.add_argument("--fraction", type=float, help="share of the labels (finetune)")
@@ -184,6 +214,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
+
+
+def _floats(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split(",")))
+
+
 def _command(commands, name, run, summary):
     parser = commands.add_parser(
         name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False
@@ -231,7 +269,7 @@ def _pretrain(options):
 
 def _evaluate(options):
     from keras_sslhsic import evaluation, experiment
-    from keras_sslhsic.evaluation import results
+    from keras_sslhsic.evaluation import protocols, results
     from keras_sslhsic.evaluation.report import table
 
     if (options.run_folder is None) == (options.encoder is None):
@@ -257,27 +295,30 @@ def _evaluate(options):
             records.append(record)
         print(table(records))
         return
+    names = (
+        "k", "temperature", "fraction", "num_classes", "batch_size", "epochs", "steps", "learning_rates", "weight_decays",
+    )  # fmt: skip
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if options.protocol in ("knn", "logistic", "transfer") and "batch_size" in given:
+        given["encoding_batch"] = given.pop("batch_size")
+    if options.protocol != "knn":
+        given["seed"] = options.seed
+    arguments = protocols.arguments(options.protocol, **given)
     result: evaluation.Result
-    if options.protocol == "transfer":
-        result = evaluation.transfer(
-            encoder, options.data, data_dir=options.data_dir, size=options.image_size,
-            batch_size=options.batch_size, seed=options.seed, verbose=True,
-        )  # fmt: skip
+    if options.protocol in ("transfer", "transfer_finetune"):
+        run = evaluation.transfer if options.protocol == "transfer" else evaluation.transfer_finetune
+        where = {"data_dir": options.data_dir, "size": options.image_size, "short_side": options.short_side}
+        result = run(encoder, options.data, **where, **arguments, verbose=True)
     else:
-        given = {key: getattr(options, key) for key in ("k", "temperature", "fraction", "num_classes")}
-        arguments = {key: value for key, value in given.items() if value is not None}
-        if options.protocol != "knn":
-            arguments["seed"] = options.seed
-        splits = evaluation.labelled_splits(
+        splits: dict[str, Any] = evaluation.labelled_splits(
             options.data,
             options.protocol,
             {name: getattr(options, f"{name}_split") for name in ("train", "test", "validation")},
             options.data_dir,
             options.max_broken,
             image_size=options.image_size,
+            short_side=options.short_side,
             channels=encoder.input_shape[-1],
-            batch_size=options.batch_size,
-            seed=options.seed,
         )
         result = evaluation.evaluate(options.protocol, encoder, verbose=True, **splits, **arguments)
     results.append(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -78,6 +77,9 @@ def test_help_says_what_every_command_does(capsys):
         (["evaluate", "knn", "--encoder", "r18_fashion", "--data", "../no where"], "../no where is no folder, and"),
         (["evaluate", "transfer", "--encoder", "r18_fashion", "--data", "web"], "Unknown transfer set 'web'"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--seed", "-1"], "seed must be at least 0, found -1"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--epochs", "3"], "knn has no epochs; it has encoding_batch, k"),
+        (["evaluate", "finetune", "--encoder", "r18_fashion", "--epochs", "3", "--steps", "4"], "either steps or epochs"),
+        (["evaluate", "transfer_finetune", "--encoder", "r18_fashion", "--data", "web"], "Unknown transfer set 'web'"),
         (["inspect", "nowhere"], "nowhere"),
         (["inspect", "nowhere", "--sheet", f"{CONFIG}/x.png"], "Not a directory"),
         (["report", CONFIG], "holds something else than results"),
@@ -128,9 +130,9 @@ def test_names_with_spaces_umlauts_and_dots_are_read_and_written(photos):
         (["extract", "--data", "broken", "--out", "new/f.npz"], "None of the 4 images under broken can be read"),
         (["extract", "--data", "broken", "--out", "new/f.npz", "--batch-size", "0"], "batch_size must be at least 1"),
         (["evaluate", "knn", "--data", "empty"], "needs the sub-folders train and test"),
-        (["evaluate", "linear", "--data", "broken"], "train and test and validation with a folder a class in each; missing"),
+        (["evaluate", "linear", "--data", "broken/test"], "train and test with a folder a class in each; missing: train, test"),
         (["evaluate", "knn", "--data", "broken/train"], "needs the sub-folders train and test"),
-        (["evaluate", "knn", "--data", "Bilder für alle", "--image-size", "0"], "image_size must be None or at least 1"),
+        (["evaluate", "knn", "--data", "Bilder für alle", "--image-size", "0"], "image_size must be at least 1"),
         (["evaluate", "knn", "--data", "broken", "--out", "new/r.jsonl"], "evaluate: 1 of 2 files (50.0%) are broken"),
         (["evaluate", "knn", "--data", "broken", "--max-broken", "0.1"], "10.0% allowed"),
         (["evaluate", "knn", "--data", "broken", "--max-broken", "2"], "in [0, 1], found 2"),
@@ -144,13 +146,69 @@ def test_folders_without_images_are_named(arguments, message, photos, capsys):
     assert set(os.listdir()) - {"broken_images.log"} == {"Bilder für alle", "broken", "empty"}
 
 
+@pytest.fixture
+def squares(tmp_path, monkeypatch):
+    """A folder of 24 bright and dark images a split."""
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for name, level in (("bright", 120), ("dark", 0)):
+            (tmp_path / "data" / split / name).mkdir(parents=True)
+            for i in range(12):
+                pixels = level + rng.integers(0, 100, (30, 36), np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "data" / split / name / f"{i}.png")
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.slow
-def test_linear_evaluation_of_a_folder(photos, capsys):
-    validation = photos / "Bilder für alle" / "validation"
-    shutil.copytree(photos / "Bilder für alle" / "test", validation)
-    arguments = ["--data", "Bilder für alle", "--image-size", "28", "--batch-size", "2"]
-    assert cli.main(["evaluate", "linear", "--encoder", "r18_fashion", *arguments, "--out", "r.jsonl"]) == 0
-    assert json.loads(Path("r.jsonl").read_text())["num_test"] == 2
+def test_protocols_of_a_folder_are_set_by_the_command_and_recorded(squares, capsys):
+    evaluate = ["--encoder", "r18_fashion", "--data", "data", "--image-size", "28", "--out", "r.jsonl"]
+    linear = [
+        "--batch-size",
+        "12",
+        "--epochs",
+        "2",
+        "--learning-rates",
+        "0.1,0.2,0.4",
+        "--weight-decays",
+        "0",
+    ]
+    assert cli.main(["evaluate", "linear", *evaluate, *linear]) == 0
+    finetune = ["--steps", "3", "--learning-rates", "0.01", "--batch-size", "8", "--fraction", "0.5"]
+    assert cli.main(["evaluate", "finetune", *evaluate, *finetune]) == 0
+    first, second = map(json.loads, Path("r.jsonl").read_text().splitlines())
+    images = {"image_size": 28, "short_side": 32, "resize": "bicubic"}
+    assert first["recipe"] == {
+        **images, "batch_size": 12, "epochs": 2, "steps": 4, "learning_rates": [0.1, 0.2, 0.4], "weight_decays": [0.0],
+        "warmup_steps": 0, "momentum": 0.9, "nesterov": True, "crop_area": [0.08, 1.0], "held_out": 4,
+    }  # fmt: skip
+    assert (first["num_train"], first["num_test"], first["protocol"]) == (24, 24, "linear")
+    assert (second["fraction"], second["num_train"], second["steps"]) == (0.5, 12, 3)
+    assert second["recipe"]["head_learning_rate"] == second["encoder_learning_rate"] == 0.01
+    assert {key: second["recipe"][key] for key in images} == images
+
+
+@pytest.mark.slow
+def test_fine_tuning_on_a_transfer_set_by_command(squares, tmp_path):
+    (tmp_path / "data").rename(tmp_path / "birdsnap")
+    keras.Sequential([keras.Input((28, 28, 3)), keras.layers.GlobalAveragePooling2D()]).save("average.keras")
+    for path in (tmp_path / "birdsnap" / "test").glob("*/1?.png"):  # so that some can be held out of 12
+        path.unlink()
+    command = [
+        "evaluate",
+        "transfer_finetune",
+        "--encoder",
+        "average.keras",
+        "--data",
+        "birdsnap",
+        "--data-dir",
+        ".",
+    ]
+    settings = ["--image-size", "28", "--steps", "2", "--learning-rates", "1e-5", "--weight-decays", "0,1e-6"]
+    with pytest.warns(UserWarning, match="24 images, where 256 were asked for"):
+        assert cli.main([*command, *settings, "--out", "r.jsonl"]) == 0
+    record = json.loads(Path("r.jsonl").read_text())
+    assert (record["protocol"], record["data"], record["metric"]) == ("transfer_finetune", "birdsnap", "top1")
+    assert (record["recipe"]["held_out"], record["num_train"], record["num_test"]) == (20, 24, 20)
 
 
 GRAY_PHOTOS = """

@@ -50,3 +50,42 @@ def stratified_split(labels: np.ndarray, fraction: float, seed: int = 0) -> tupl
             f"{missing[:10].tolist()}: give a validation split of your own, or more images."
         )
     return fit, held_out
+
+
+def hold_out(labels: np.ndarray, number: int | np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Splits into a part to fit on and a held-out part of a given size.
+
+    Args:
+        labels: int [N].
+        number: examples to hold out in all, the same share of each class as nearly as whole examples allow (but
+            never the last of a class); or int [C], how many of each class.
+        seed: of the drawing.
+
+    Returns:
+        (int [n], int [m]), sorted indices.
+
+    Raises:
+        ValueError: if nothing would be held out, or nothing of a class would be left.
+    """
+    counts = np.bincount(labels)
+    if isinstance(number, int | np.integer):
+        exact = number * counts / len(labels)
+        numbers = np.floor(exact).astype(int)
+        order = np.argsort(numbers - exact, kind="stable")  # the largest remainder first
+        numbers[order[numbers[order] + 1 < counts[order]][: number - numbers.sum()]] += 1
+    else:
+        numbers = np.zeros(max(len(counts), len(number)), int)
+        numbers[: len(number)] = number
+        counts = np.bincount(labels, minlength=len(numbers))
+        numbers[counts == 0] = 0
+    few = np.flatnonzero((numbers >= counts) & (numbers > 0))
+    if len(few) or not numbers.any():
+        raise ValueError(
+            f"Of {len(labels)} training images {number} cannot be held out: "
+            + (f"none would be left of the classes {few[:10].tolist()}" if len(few) else "that is none")
+            + ". Give more images, or a validation split of your own."
+        )
+    generator = np.random.default_rng(seed)
+    held = [generator.permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(numbers)]
+    held_out = np.sort(np.concatenate(held))
+    return np.setdiff1d(np.arange(len(labels)), held_out), held_out

@@ -3,6 +3,7 @@
 from keras_sslhsic.evaluation.benchmark import benchmark_bundled, compare
 from keras_sslhsic.evaluation.features import encoder_hash, extract_features, extract_labelled_features
 from keras_sslhsic.evaluation.finetune import FinetuneRecipe, FinetuneResult, finetune
+from keras_sslhsic.evaluation.images import Images
 from keras_sslhsic.evaluation.knn import KNNResult, knn
 from keras_sslhsic.evaluation.linear import LinearResult, linear, linear_features
 from keras_sslhsic.evaluation.logistic import LogisticResult, logistic_regression
@@ -10,12 +11,13 @@ from keras_sslhsic.evaluation.protocols import PROTOCOLS, evaluate
 from keras_sslhsic.evaluation.report import report
 from keras_sslhsic.evaluation.results import Result
 from keras_sslhsic.evaluation.splits import labelled_splits
-from keras_sslhsic.evaluation.transfer import TransferSet, transfer
+from keras_sslhsic.evaluation.transfer import TransferSet, transfer, transfer_finetune
 
 __all__ = [
     "PROTOCOLS",
     "FinetuneRecipe",
     "FinetuneResult",
+    "Images",
     "KNNResult",
     "LinearResult",
     "LogisticResult",
@@ -35,4 +37,5 @@ __all__ = [
     "logistic_regression",
     "report",
     "transfer",
+    "transfer_finetune",
 ]

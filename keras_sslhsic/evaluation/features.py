@@ -111,33 +111,26 @@ def encoder_hash(encoder: Encoder) -> str:
     return digest.hexdigest()[:16]
 
 
-def feature_step(
-    encoder: Encoder, augment: Callable | None = None
-) -> tuple[tf.distribute.Strategy, Callable]:
+def feature_step(encoder: Encoder) -> tuple[tf.distribute.Strategy, Callable]:
     """The frozen encoder as a function of one batch, which is split over the replicas if there are several.
 
     Args:
         encoder: as in `extract_features`.
-        augment: function of images and an int32 [2] seed, applied before the encoder.
 
     Returns:
-        The strategy that batches must be distributed by, and a function of a batch (and, with `augment`, an
-        int32 [2] seed) that returns features float32 [B, F] and labels [B] (None without), of all replicas,
-        in order.
+        The strategy that batches must be distributed by, and a function of a batch that returns features
+        float32 [B, F] and labels [B] (None without), of all replicas, in order.
     """
     strategy = getattr(encoder, "distribute_strategy", None) or tf.distribute.get_strategy()
 
-    def on_replica(batch, seed):
+    def on_replica(batch):
         images, labels = labelled_batch(batch)
-        if augment is not None:
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            images = augment(images, tf.random.fold_in(seed, replica, alg="philox"))
         outputs = encoder(images, training=False) if isinstance(encoder, keras.Model) else encoder(images)
         outputs = tf.cast(outputs, tf.float32)
         return tf.reshape(outputs, [tf.shape(outputs)[0], -1]), labels
 
-    def step(batch, seed=None):
-        features, labels = strategy.run(on_replica, args=(batch, seed))
+    def step(batch):
+        features, labels = strategy.run(on_replica, args=(batch,))
         features = tf.concat(strategy.experimental_local_results(features), axis=0)
         if labels is not None:
             labels = tf.concat(strategy.experimental_local_results(labels), axis=0)

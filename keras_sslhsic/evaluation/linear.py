@@ -1,7 +1,7 @@
 """Linear evaluation: a linear classifier on frozen features, its hyper-parameters chosen in one sweep."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,15 +11,30 @@ from tqdm import tqdm
 from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.evaluation import metrics
 from keras_sslhsic.evaluation.checks import check_classes, check_features, check_split
-from keras_sslhsic.evaluation.crops import random_crop_and_flip
-from keras_sslhsic.evaluation.features import (
-    Encoder,
-    check_images,
-    feature_step,
-)
+from keras_sslhsic.evaluation.features import Encoder, check_images, feature_step
+from keras_sslhsic.evaluation.images import Images
 from keras_sslhsic.evaluation.results import Result, wilson_interval
-from keras_sslhsic.evaluation.streams import Labelled, arrays, count_classes, features_and_labels, stream
-from keras_sslhsic.evaluation.sweep import Candidate, Recipe, WideClassifier, grid, schedule
+from keras_sslhsic.evaluation.streams import (
+    ENCODING_BATCH,
+    Labelled,
+    count_classes,
+    describe,
+    features_and_labels,
+    hold_out_of,
+    images_of,
+    stream,
+)
+from keras_sslhsic.evaluation.sweep import (
+    Candidate,
+    Recipe,
+    WideClassifier,
+    choose,
+    grid,
+    scale_rates,
+    schedule,
+    tried,
+    warn_of_batch,
+)
 
 # Features are standardised, so one grid serves every encoder.
 FAST_CANDIDATES = grid((0.001, 0.003, 0.01, 0.03, 0.1), (0.0, 3e-3, 3e-2))
@@ -45,12 +60,13 @@ class LinearResult(Result):
 
     Attributes:
         top5: top-5 accuracy on the test split.
-        learning_rate: that of the chosen candidate.
+        learning_rate: that of the chosen candidate, for the batch that was run.
         weight_decay: that of the chosen candidate.
         validation_top1: accuracy of the chosen candidate on the held-out training images; None if nothing was
             chosen.
+        at_edge: the settings that the chosen candidate has at an edge of the sweep (see `sweep.Choice`).
         epochs: length of each training.
-        batch_size: images a step.
+        batch_size: images a step, as it was run.
     """
 
     protocol: ClassVar[str] = "linear"
@@ -59,8 +75,15 @@ class LinearResult(Result):
     learning_rate: float
     weight_decay: float
     validation_top1: float | None
+    at_edge: tuple[str, ...] = ()
     epochs: int
     batch_size: int
+
+
+class LinearFeaturesResult(LinearResult):
+    """Result of `linear_features`."""
+
+    protocol: ClassVar[str] = "linear_features"
 
 
 def linear_features(
@@ -74,7 +97,7 @@ def linear_features(
     batch_size: int = 256,
     validation: float = 0.1,
     seed: int = 0,
-) -> LinearResult:
+) -> LinearFeaturesResult:
     """The fast linear evaluation, on features that were extracted once.
 
     Features are standardised with the mean and standard deviation of the training features (a dimension that
@@ -94,7 +117,7 @@ def linear_features(
         seed: of the split and of the order.
 
     Returns:
-        LinearResult.
+        LinearFeaturesResult.
 
     Raises:
         ValueError: if features or labels are unusable (see `checks`), or a class has too few images to hold
@@ -110,24 +133,29 @@ def linear_features(
     train_features, train_labels, test_features, test_labels = arrays
     train_features, test_features = standardise(train_features, test_features)
     num_classes = int(train_labels.max()) + 1
-    recipe = Recipe(epochs, min(batch_size, len(train_labels)))
+    recipe = Recipe(epochs, batch_size)
 
-    best, validation_top1 = candidates[0], None
+    chosen, held_out = None, np.empty(0, int)
     if len(candidates) > 1:
         fit, held_out = stratified_split(train_labels, validation, seed)
         sweep = _fit(train_features[fit], train_labels[fit], candidates, num_classes, recipe, seed)
-        accuracies = sweep.accuracies(train_features[held_out], train_labels[held_out])
-        best, validation_top1 = candidates[int(np.argmax(accuracies))], float(np.max(accuracies))
+        values = sweep.accuracies(train_features[held_out], train_labels[held_out])
+        chosen = choose(values, **settings(candidates))
+    best = candidates[chosen.index if chosen else 0]
     classifier = _fit(train_features, train_labels, [best], num_classes, recipe, seed)
-    scores = classifier.logits(tf.constant(test_features))[:, 0].numpy()
-    return linear_result(scores, test_labels, best, validation_top1, recipe, seed)
+    ran = min(batch_size, len(train_labels))
+    return LinearFeaturesResult(
+        **_outcome(classifier, test_features, test_labels, candidates, chosen, recipe, ran, seed),
+        num_train=len(train_labels),
+        recipe={**_given(recipe, ran, candidates, len(held_out)), "standardised": True},
+    )
 
 
 def linear(
     encoder: Encoder,
     train: Labelled,
     test: Labelled,
-    validation: Labelled | int = 10_000,
+    validation: Labelled | int | None = None,
     *,
     candidates: Sequence[Candidate] | None = None,
     recipe: Recipe = PAPER_RECIPE,
@@ -143,14 +171,17 @@ def linear(
     the test images once. Features are used as they are, without standardisation. The paper's recipe is the
     default; `released(batch_size)` is that of the released code, for `candidates`, with `RELEASED_RECIPE`.
 
+    Learning rates are for batches of `recipe.batch_size`. If others are run, since there are fewer images or a
+    dataset brings its own batches, the rates are scaled in proportion, and a warning and the result say so.
+
     Args:
         encoder: keras.Model, or function, from images [B, H, W, C] in [0, 255] to features. Its tensors stay
             as they are, bit for bit.
-        train: (images uint8 [N, H, W, C], labels int [N]); or a finite dataset of batches (images, labels) or
-            {"image", "label"}, all of one size, in a new order whenever it is iterated.
+        train: (images uint8 [N, H, W, C], labels int [N]); or `Images`; or a finite dataset of batches (images,
+            labels) or {"image", "label"}, all of one size, in a new order whenever it is iterated.
         test: the same, at the encoder's size (see `crops` for the two test crops).
-        validation: number of training images to hold out, the same share of each class; or, needed if `train`
-            is a dataset, a labelled set of its own, in batches of the same size.
+        validation: number of training images to hold out, the same share of each class; None: the paper's 10,000, but
+            at most a fifth. Or, needed if `train` is a dataset, a labelled set of its own, in batches of the same size.
         candidates: what to choose from. One alone is trained without a validation split. By default
             `default_candidates(recipe.batch_size)`.
         recipe: length, batch and momentum.
@@ -168,54 +199,64 @@ def linear(
             `validation`, or datasets name other classes.
     """
     num_classes = num_classes or count_classes(train=train, validation=validation, test=test)
-    in_memory = not isinstance(train, tf.data.Dataset)
-    everything = train
+    images, test = images_of(train, "train"), images_of(test, "test")
     candidates = candidates or default_candidates(recipe.batch_size)
-    if in_memory:
-        images, labels = arrays(train, "train")
-        num_classes = num_classes or int(labels.max()) + 1
-        check_classes(labels, arrays(test, "test")[1] if not isinstance(test, tf.data.Dataset) else [])
-        if isinstance(validation, int) and len(candidates) > 1:
-            fit, held_out = stratified_split(labels, validation / len(labels), seed)
-            train, validation = (images[fit], labels[fit]), (images[held_out], labels[held_out])
-    elif num_classes is None or (isinstance(validation, int) and len(candidates) > 1):
+    if isinstance(images, Images):
+        num_classes = num_classes or int(images.labels.max()) + 1
+        check_classes(images.labels, test.labels if isinstance(test, Images) else [])
+    elif num_classes is None or (not isinstance(validation, tf.data.Dataset) and len(candidates) > 1):
         raise ValueError("A dataset of training batches needs num_classes, and a validation set of its own.")
 
-    best, validation_top1 = candidates[0], None
+    chosen, held_out = None, 0
     if len(candidates) > 1:
-        sweep = _train(encoder, train, candidates, num_classes, recipe, crop_area, seed, verbose)
-        accuracies = sweep.accuracies(*features_and_labels(encoder, validation, "validation", verbose))
-        best, validation_top1 = candidates[int(np.argmax(accuracies))], float(np.max(accuracies))
-        if not in_memory:
-            everything = _mixed(train, validation)
-    classifier = _train(encoder, everything, [best], num_classes, recipe, crop_area, seed, verbose)
+        fit, held, images = hold_out_of(images, validation, seed)
+        sweep, _, _ = _train(encoder, fit, candidates, num_classes, recipe, crop_area, seed, verbose)
+        features, labels = features_and_labels(encoder, held, "validation", verbose)
+        chosen, held_out = choose(sweep.accuracies(features, labels), **settings(candidates)), len(labels)
+    best = candidates[chosen.index if chosen else 0]
+    training = _train(encoder, images, [best], num_classes, recipe, crop_area, seed, verbose)
+    classifier, ran, steps = training
     features, labels = features_and_labels(encoder, test, "test", verbose)
-    scores = classifier.logits(tf.constant(check_features(features)))[:, 0].numpy()
-    return linear_result(scores, labels, best, validation_top1, recipe, seed)
-
-
-def linear_result(
-    scores: np.ndarray,
-    labels: np.ndarray,
-    candidate: Candidate,
-    validation_top1: float | None,
-    recipe: Recipe,
-    seed: int,
-) -> LinearResult:
-    """The result of the chosen candidate from its scores [T, C] on the test split."""
-    top1 = metrics.top_k(scores, labels)
+    given = {**_given(recipe, ran, candidates, held_out), "steps": steps, "crop_area": crop_area}
     return LinearResult(
-        value=top1,
-        interval=wilson_interval(top1, len(labels)),
-        num_test=len(labels),
-        seed=seed,
-        top5=metrics.top_k(scores, labels, 5),
-        learning_rate=candidate.learning_rate,
-        weight_decay=candidate.weight_decay,
-        validation_top1=validation_top1,
-        epochs=recipe.epochs,
-        batch_size=recipe.batch_size,
+        **_outcome(classifier, check_features(features), labels, candidates, chosen, recipe, ran, seed),
+        num_train=len(images) if isinstance(images, Images) else None,
+        recipe={**given, **describe(test)},
     )
+
+
+def settings(candidates: Sequence[Candidate]) -> dict[str, list[float]]:
+    """What differs among candidates, by name."""
+    return {
+        "learning_rate": [c.learning_rate for c in candidates],
+        "weight_decay": [c.weight_decay for c in candidates],
+    }
+
+
+def _given(recipe, ran, candidates, held_out):
+    """What was to be run, with the batch that was, and learning rates that follow it."""
+    candidates = scale_rates(candidates, recipe.batch_size, ran)
+    return {**asdict(recipe), "batch_size": ran, **tried(**settings(candidates)), "held_out": held_out}
+
+
+def _outcome(classifier, features, labels, candidates, chosen, recipe, ran, seed):
+    """The fields of a result, from the classifier of the chosen candidate alone, on the test split."""
+    warn_of_batch(recipe.batch_size, ran)
+    scores = classifier.logits(tf.constant(features))[:, 0].numpy()
+    (best,) = scale_rates([candidates[chosen.index if chosen else 0]], recipe.batch_size, ran)
+    top1 = metrics.top_k(scores, labels)
+    return {
+        "value": top1,
+        "interval": wilson_interval(top1, len(labels)),
+        "num_test": len(labels),
+        "seed": seed,
+        "top5": metrics.top_k(scores, labels, 5),
+        **asdict(best),
+        "validation_top1": chosen.value if chosen else None,
+        "at_edge": chosen.at_edge if chosen else (),
+        "epochs": recipe.epochs,
+        "batch_size": ran,
+    }
 
 
 def standardise(train: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
@@ -226,44 +267,42 @@ def standardise(train: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
 
 
 def _fit(features, labels, candidates, num_classes, recipe, seed):
-    recipe = Recipe(recipe.epochs, min(recipe.batch_size, len(labels)))
+    ran = min(recipe.batch_size, len(labels))
+    candidates = scale_rates(candidates, recipe.batch_size, ran)
     classifier = WideClassifier(features.shape[1], num_classes, candidates)
-    classifier.fit(features, labels, recipe, seed)
+    classifier.fit(features, labels, replace(recipe, batch_size=ran), seed)
     return classifier
 
 
 def _train(encoder, train, candidates, num_classes, recipe, crop_area, seed, verbose):
-    batches, steps_per_epoch = stream(train, recipe.batch_size, seed)
-    shape = tuple(batches.element_spec[0].shape)
-    check_images(encoder, shape)
-    strategy, features_of = feature_step(
-        encoder, crop_area and (lambda images, key: random_crop_and_flip(images, shape[1], key, crop_area))
-    )
-    classifier: Any = None
+    """The classifier of all candidates, the batch that was run, and the number of steps."""
+    batches, batch_size, steps_per_epoch = stream(train, recipe.batch_size, seed, crop_area)
+    check_images(encoder, tuple(batches.element_spec[0].shape))
+    candidates = scale_rates(candidates, recipe.batch_size, batch_size)
     steps = recipe.epochs * steps_per_epoch
-
-    @tf.function
-    def step(batch, number):
-        features, labels = features_of(batch, tf.stack([tf.constant(seed, tf.int32), number]))
-        classifier.step(features, labels, schedule(number, steps, recipe.warmup_steps), recipe)
-
+    strategy, features_of = feature_step(encoder)
+    # The encoder is frozen, so that it may see a batch in parts, of which each fits into memory.
+    part = ENCODING_BATCH * strategy.num_replicas_in_sync
+    batches = batches.flat_map(
+        lambda images, labels: tf.data.Dataset.range(0, batch_size, part).map(
+            lambda start: (images[start : start + part], labels[start : start + part])
+        )
+    )
     if strategy.num_replicas_in_sync > 1:
         batches = strategy.experimental_distribute_dataset(batches)
-    progress = tqdm(total=steps, unit="step", desc=f"linear x {len(candidates)}", disable=not verbose)
-    for number, batch in zip(range(steps), batches, strict=False):
+    features_of = tf.function(features_of, input_signature=[batches.element_spec])
+    classifier: Any = None
+
+    @tf.function
+    def step(features, labels, number):
+        classifier.step(features, labels, schedule(number, steps, recipe.warmup_steps), recipe)
+
+    remaining = iter(batches)
+    title = f"linear x {len(candidates)}"
+    for number in tqdm(range(steps), unit="step", desc=title, disable=not verbose):
+        parts = [features_of(next(remaining)) for _ in range(0, batch_size, part)]
+        features, labels = (tf.concat(column, axis=0) for column in zip(*parts, strict=True))
         if classifier is None:
-            features, _ = features_of(batch, tf.zeros([2], tf.int32))
             classifier = WideClassifier(features.shape[1], num_classes, candidates)
-        step(batch, tf.constant(number))
-        progress.update()
-    progress.close()
-    return classifier
-
-
-def _mixed(train, validation):
-    """The batches of both datasets, in a random order."""
-    sizes = [int(part.cardinality()) for part in (train, validation)]
-    mixed = tf.data.Dataset.sample_from_datasets(
-        [train, validation], [size / sum(sizes) for size in sizes], seed=0
-    )
-    return mixed.apply(tf.data.experimental.assert_cardinality(sum(sizes)))
+        step(features, labels, tf.constant(number))
+    return classifier, batch_size, steps

@@ -1,7 +1,7 @@
 """Logistic regression on features by L-BFGS, its l2 penalty chosen on a validation split."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,18 +12,12 @@ from sklearn.multiclass import OneVsRestClassifier
 from threadpoolctl import threadpool_limits
 
 from keras_sslhsic.data.subsets import stratified_split
-from keras_sslhsic.evaluation import metrics
 from keras_sslhsic.evaluation.checks import check_classes, check_features, check_labels
-from keras_sslhsic.evaluation.results import Result, wilson_interval
+from keras_sslhsic.evaluation.metrics import METRICS, check_metric, measure
+from keras_sslhsic.evaluation.results import Result
+from keras_sslhsic.evaluation.sweep import choose, tried
 
 L2_GRID = tuple(np.logspace(-6, 5, 45).tolist())
-
-# Of scores [N, C] and labels.
-METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "top1": metrics.top_k,
-    "mean_per_class": lambda scores, labels: metrics.mean_per_class(scores.argmax(axis=1), labels),
-    "map11": lambda scores, labels: metrics.mean_average_precision(scores, labels, points=11),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +27,14 @@ class LogisticResult(Result):
     Attributes:
         l2: the chosen penalty.
         validation_value: the metric on the validation split with that penalty.
-        dataset: name of the data set, if known.
+        at_edge: ("l2",) if it is the smallest or the largest of the grid and the best alone.
     """
 
-    protocol: ClassVar[str] = "transfer"
+    protocol: ClassVar[str] = "logistic"
 
     l2: float
     validation_value: float
-    dataset: str | None = None
+    at_edge: tuple[str, ...] = ()
 
 
 def logistic_regression(
@@ -52,7 +46,6 @@ def logistic_regression(
     l2_grid: Sequence[float] = L2_GRID,
     max_iter: int = 1000,
     seed: int = 0,
-    dataset: str | None = None,
 ) -> LogisticResult:
     """The paper's linear transfer: multinomial logistic regression, l2 chosen on a validation split.
 
@@ -73,7 +66,6 @@ def logistic_regression(
         l2_grid: penalties to choose from; by default 45, evenly spaced in the logarithm from 1e-6 to 1e5.
         max_iter: limit of L-BFGS iterations for each fit.
         seed: of the split and the interval's resampling.
-        dataset: name to state in the result.
 
     Returns:
         LogisticResult. The interval is Wilson's for top-1, bootstrapped for the others.
@@ -88,8 +80,7 @@ def logistic_regression(
         >>> logistic_regression((features, labels), (features, labels), l2_grid=[0.1, 1.0]).top1
         1.0
     """
-    if metric not in METRICS:
-        raise ValueError(f"metric must be one of {sorted(METRICS)}, found {metric!r}.")
+    check_metric(metric)
     train, test = _check(train, "train", metric), _check(test, "test", metric)
     if isinstance(validation, float):
         if metric == "map11":
@@ -113,27 +104,24 @@ def logistic_regression(
     for l2 in penalties:
         _fit(model, l2, *train)
         values.append(METRICS[metric](_scores(model, held[0]), held[1]))
-    best = int(np.argmax(values))
+    chosen = choose(values, l2=penalties)
+    l2 = penalties[chosen.index]
 
     final = _model(metric, max_iter)
-    _fit(final, penalties[best], *(np.concatenate(pair) for pair in zip(train, held, strict=True)))
-    scores, labels = _scores(final, test[0]), test[1]
-    value = METRICS[metric](scores, labels)
-    if metric == "top1":
-        interval = wilson_interval(value, len(labels))
-    else:
-        interval = metrics.bootstrap_interval(
-            lambda drawn: METRICS[metric](scores[drawn], labels[drawn]), len(labels), seed
-        )
+    fitted = tuple(np.concatenate(pair) for pair in zip(train, held, strict=True))
+    _fit(final, l2, *fitted)
+    value, interval = measure(metric, _scores(final, test[0]), test[1], seed)
     return LogisticResult(
         value=value,
         interval=interval,
-        num_test=len(labels),
+        num_test=len(test[1]),
         metric=metric,
         seed=seed,
-        l2=penalties[best],
-        validation_value=values[best],
-        dataset=dataset,
+        num_train=len(fitted[1]),
+        recipe={**tried(l2=penalties), "max_iter": max_iter, "held_out": len(held[1])},
+        l2=l2,
+        validation_value=chosen.value,
+        at_edge=chosen.at_edge,
     )
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from keras_sslhsic.evaluation.results import wilson_interval
+
 
 def top_k(scores: np.ndarray, labels: np.ndarray, k: int = 1) -> float:
     """Share of examples whose label is among the k highest scores.
@@ -74,6 +76,39 @@ def mean_average_precision(scores: np.ndarray, positives: np.ndarray, points: in
     """
     return float(
         np.mean([average_precision(s, p, points) for s, p in zip(scores.T, positives.T, strict=True)])
+    )
+
+
+# Of scores [N, C] and labels, int [N] or bool [N, C].
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "top1": top_k,
+    "mean_per_class": lambda scores, labels: mean_per_class(scores.argmax(axis=1), labels),
+    "map11": lambda scores, labels: mean_average_precision(scores, labels, points=11),
+}
+
+
+def check_metric(metric: str) -> None:
+    """Raises ValueError unless there is a metric of this name."""
+    if metric not in METRICS:
+        raise ValueError(f"metric must be one of {sorted(METRICS)}, found {metric!r}.")
+
+
+def measure(
+    metric: str, scores: np.ndarray, labels: np.ndarray, seed: int = 0
+) -> tuple[float, tuple[float, float]]:
+    """A metric of `METRICS` with its 95 % interval: Wilson's for top-1, bootstrapped for the others.
+
+    Args:
+        metric: its name.
+        scores: float [N, C].
+        labels: int [N], or bool [N, C] for "map11".
+        seed: of the bootstrap's draws.
+    """
+    value = METRICS[metric](scores, labels)
+    if metric == "top1":
+        return value, wilson_interval(value, len(labels))
+    return value, bootstrap_interval(
+        lambda rows: METRICS[metric](scores[rows], labels[rows]), len(labels), seed
     )
 
 

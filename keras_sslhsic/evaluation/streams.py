@@ -1,22 +1,26 @@
-"""Labelled images, in arrays or datasets, as the protocols take them: all features, or batches."""
+"""Labelled images, in arrays or datasets, as the protocols take them: all features, or batches, or parts."""
 
 from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic.data import from_arrays
+from keras_sslhsic.data.subsets import hold_out
 from keras_sslhsic.evaluation.checks import check_labels
+from keras_sslhsic.evaluation.crops import random_crop_and_flip
 from keras_sslhsic.evaluation.features import (
     Encoder,
     extract_features,
     extract_labelled_features,
     labelled_batch,
 )
+from keras_sslhsic.evaluation.images import Images, of_arrays
 
-# (images uint8 [N, H, W, C], labels int [N]); or a finite dataset of batches (images, labels) or
-# {"image", "label"}.
-Labelled: TypeAlias = tuple[np.ndarray, np.ndarray] | tf.data.Dataset
+# (images uint8 [N, H, W, C], labels int [N]); images that are read one by one; or a finite dataset of batches (images,
+# labels) or {"image", "label"}.
+Labelled: TypeAlias = tuple[np.ndarray, np.ndarray] | Images | tf.data.Dataset
+
+ENCODING_BATCH = 256  # images that an encoder sees at once
 
 
 def arrays(data: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -32,24 +36,27 @@ def arrays(data: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def features_and_labels(
-    encoder: Encoder, data: Labelled, name: str, verbose: bool = False
+    encoder: Encoder, data: Labelled, name: str, verbose: bool = False, batch_size: int = ENCODING_BATCH
 ) -> tuple[np.ndarray, np.ndarray]:
     """Features float32 [N, F] of all images, and their labels.
 
     Args:
         encoder: as in `extract_features`.
-        data: arrays or a dataset.
+        data: arrays, images or a dataset.
         name: of the data, for messages.
         verbose: whether to show a progress bar.
+        batch_size: images that the encoder sees at once; a dataset brings its own batches.
     """
+    if isinstance(data, Images):
+        data = data.batches(batch_size)
     if isinstance(data, tf.data.Dataset):
         return extract_labelled_features(encoder, data, verbose=verbose)
     images, labels = arrays(data, name)
-    return extract_features(encoder, images, verbose=verbose), labels
+    return extract_features(encoder, images, batch_size=batch_size, verbose=verbose), labels
 
 
 def count_classes(**splits: Any) -> int | None:
-    """The number of classes that datasets of `from_folder` and `from_tfds` know by name; None if none does.
+    """The number of classes that folders and data sets of TFDS know by name; None if none does.
 
     Raises:
         ValueError: if two of them name other classes. Labels number the names, so they would mean others too.
@@ -68,23 +75,44 @@ def count_classes(**splits: Any) -> int | None:
     return len(next(iter(named.values()))) if named else None
 
 
-def stream(data: Labelled, batch_size: int, seed: int) -> tuple[tf.data.Dataset, int]:
-    """An endless dataset of training batches, and the number of them in an epoch.
+def images_of(data: Labelled, name: str) -> Images | tf.data.Dataset:
+    """Arrays as `Images`; others as they are."""
+    return data if isinstance(data, Images | tf.data.Dataset) else of_arrays(*arrays(data, name))
 
-    Arrays are shuffled anew in every epoch and cut into batches of `batch_size`, or of all there are if there
-    are fewer; what does not fill a batch is left out. A dataset brings its own batches and order.
+
+def describe(data: Labelled) -> dict[str, Any]:
+    """What a record says of test images."""
+    if isinstance(data, tf.data.Dataset):
+        return {"image_size": labelled_batch(data.element_spec)[0].shape[1]}
+    return data.recipe() if isinstance(data, Images) else {"image_size": np.shape(data[0])[1]}
+
+
+def stream(
+    data: Images | tf.data.Dataset, batch_size: int, seed: int, crop_area: tuple[float, float] | None
+) -> tuple[tf.data.Dataset, int, int]:
+    """An endless dataset of training batches, of what size they are, and the number of them in an epoch.
+
+    Images come in a new order in every epoch, in batches of `batch_size`, or of all there are if there are fewer;
+    what does not fill a batch is left out. A dataset brings its own batches and order.
+
+    Args:
+        data: `Images`, which are cropped as they are read; or a dataset of batches of one size, which are cropped
+            on the device.
+        batch_size: images a step.
+        seed: of the order and the crops.
+        crop_area: range of a random crop's share of an image's area; None: neither crops nor mirroring.
 
     Returns:
-        A dataset of (images, labels), and the steps of an epoch.
+        A dataset of (images, labels), the batch size and the steps of an epoch.
 
     Raises:
         ValueError: if labels are missing or do not fit, or the number of batches is not known.
     """
-    if not isinstance(data, tf.data.Dataset):
-        images, labels = arrays(data, "train")
-        batches = from_arrays(images, labels, batch_size=min(batch_size, len(labels)), seed=seed)
-        return batches.map(labelled_batch), batches.steps_per_epoch
-    if labelled_batch(data.element_spec)[1] is None:
+    if isinstance(data, Images):
+        batch_size = min(batch_size, len(data))
+        return data.training_batches(batch_size, seed, crop_area), batch_size, len(data) // batch_size
+    spec, label_spec = labelled_batch(data.element_spec)
+    if label_spec is None:
         raise ValueError(f"Labels are missing from the training batches {data.element_spec}.")
     steps = int(data.cardinality())
     if steps < 1:
@@ -93,4 +121,58 @@ def stream(data: Labelled, batch_size: int, seed: int) -> tuple[tf.data.Dataset,
             "dataset.apply(tf.data.experimental.assert_cardinality(batches))."
         )
     # `map` hands the members of a tuple over one by one.
-    return data.map(lambda *batch: labelled_batch(batch[0] if len(batch) == 1 else batch)).repeat(), steps
+    batches = data.map(lambda *batch: labelled_batch(batch[0] if len(batch) == 1 else batch)).repeat()
+    size = spec.shape[0] or len(next(iter(batches))[1])
+
+    if crop_area is None:
+        return batches.prefetch(2), size, steps
+    area = crop_area
+
+    def augment(step, batch):
+        step_seed = tf.stack([tf.constant(seed, tf.int32), tf.cast(step, tf.int32)])
+        return random_crop_and_flip(batch[0], spec.shape[1], step_seed, area), batch[1]
+
+    batches = batches.enumerate().map(augment, num_parallel_calls=tf.data.AUTOTUNE)
+    return batches.prefetch(2), size, steps
+
+
+def hold_out_of(
+    train: Images | tf.data.Dataset, validation: Labelled | int | None, seed: int
+) -> tuple[Any, Labelled, Any]:
+    """What candidates are trained on, what they are compared on, and what the best is trained on again.
+
+    Args:
+        train: training images.
+        validation: images to hold out of them, the same share of each class; None: 10,000, but at most a fifth.
+            Or a set of its own.
+        seed: of the drawing.
+
+    Raises:
+        ValueError: if a dataset comes without a validation set of its own.
+    """
+    if not (validation is None or isinstance(validation, int)):
+        held_out = images_of(validation, "validation")
+        if isinstance(train, Images) and isinstance(held_out, Images):
+            return train, held_out, train + held_out
+        if isinstance(train, tf.data.Dataset) and isinstance(held_out, tf.data.Dataset):
+            return train, held_out, _mixed(train, held_out)
+        raise ValueError(
+            "Training and validation images must both be arrays, or both be datasets of batches."
+        )
+    if not isinstance(train, Images):
+        raise ValueError("A dataset of training batches needs a validation set of its own to choose on.")
+    number = min(10_000, len(train) // 5) if validation is None else validation
+    fit, rows = hold_out(train.labels, number, seed)
+    return train.part(fit), train.part(rows), train
+
+
+def _mixed(train, validation):
+    """The batches of both datasets, in a random order, another in every epoch."""
+    sizes = [int(part.cardinality()) for part in (train, validation)]
+    mixed = tf.data.Dataset.sample_from_datasets(
+        [train, validation],
+        [size / sum(sizes) for size in sizes],
+        seed=0,
+        rerandomize_each_iteration=True,
+    )
+    return mixed.apply(tf.data.experimental.assert_cardinality(sum(sizes)))

@@ -1,12 +1,16 @@
-"""Many linear classifiers trained at once: the candidates of a sweep are slices of one wide classifier."""
+"""Candidates of a sweep: which there are, which is best, and many linear classifiers that are trained at once."""
 
 import itertools
 import math
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from keras_sslhsic import checks
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,77 @@ class Recipe:
     momentum: float = 0.9
     nesterov: bool = True
 
+    def __post_init__(self) -> None:
+        checks.integer("epochs", self.epochs, 1)
+        checks.integer("batch_size", self.batch_size, 1)
+
 
 def grid(learning_rates: Sequence[float], weight_decays: Sequence[float]) -> tuple[Candidate, ...]:
     """All pairs of a learning rate and a weight decay."""
     return tuple(itertools.starmap(Candidate, itertools.product(learning_rates, weight_decays)))
+
+
+def scale_rates(candidates: Sequence[Candidate], asked: int, ran: int) -> tuple[Candidate, ...]:
+    """Candidates whose learning rates follow the batch size from the one they were given for to the one that runs."""
+    return tuple(replace(c, learning_rate=c.learning_rate * (ran / asked)) for c in candidates)
+
+
+def warn_of_batch(asked: int, ran: int) -> None:
+    """Warns if the batch is another one than was asked for."""
+    if ran != asked:
+        warnings.warn(
+            f"Batches have {ran} images, where {asked} were asked for: the learning rates are scaled by "
+            f"{ran / asked:g}.",
+            stacklevel=3,
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best candidate of a sweep.
+
+    Attributes:
+        index: of the candidate; the first of equals.
+        value: its score on the held-out images.
+        at_edge: the settings that have at least three positive values of which it has the smallest or the largest,
+            and no candidate as good has another. A better value may lie beyond.
+    """
+
+    index: int
+    value: float
+    at_edge: tuple[str, ...]
+
+
+def choose(values: Sequence[float], **settings: Sequence[float]) -> Choice:
+    """The best of several candidates, with a warning if it lies at the edge of the sweep.
+
+    Args:
+        values: a score for each candidate.
+        **settings: a value for each candidate.
+
+    Example:
+        >>> choose([0.1, 0.3, 0.2], learning_rate=[0.1, 0.2, 0.4])
+        Choice(index=1, value=0.3, at_edge=())
+    """
+    best = int(np.argmax(values))
+    at_edge = []
+    for name, given in settings.items():
+        rounded = [float(f"{value:.6g}") for value in given]  # equal but for rounding are equal
+        distinct = sorted({value for value in rounded if value > 0})
+        as_good = {rounded[i] for i in np.flatnonzero(np.asarray(values) == values[best])}
+        if len(distinct) >= 3 and as_good <= {distinct[0], distinct[-1]}:
+            at_edge.append(name)
+            warnings.warn(
+                f"The best {name} of the sweep, {rounded[best]:g}, is at its edge ({distinct[0]:g} to "
+                f"{distinct[-1]:g}): a better one may lie beyond. Widen the sweep.",
+                stacklevel=3,
+            )
+    return Choice(best, float(values[best]), tuple(at_edge))
+
+
+def tried(**settings: Sequence[float]) -> dict[str, Any]:
+    """The distinct values of each setting of a sweep, in order, for a record."""
+    return {f"{name}s": sorted(set(values)) for name, values in settings.items()}
 
 
 class WideClassifier(tf.Module):

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from keras_sslhsic.evaluation import FinetuneRecipe, finetune
-from keras_sslhsic.evaluation.finetune import TRANSFER_RECIPE, batch_norm_momentum
+from keras_sslhsic.evaluation.finetune import SEMI_SUPERVISED, TRANSFER, batch_norm_momentum, recipes
+from keras_sslhsic.evaluation.images import of_arrays
 
 RECIPE = FinetuneRecipe(steps=30, batch_size=40, encoder_learning_rate=0.05, crop_area=None)
 
@@ -103,8 +104,70 @@ def test_same_seed_same_result(make_encoder, pictures):
     assert results[0] == results[1]
 
 
-def test_transfer_preset():
-    assert TRANSFER_RECIPE.steps == 20_000 and TRANSFER_RECIPE.batch_size == 256
+def test_the_papers_recipes():
+    """PAPER: 1 and 10 % by BYOL's appendix; transfer by Kornblith et al., weight decays divided by the rates."""
+    few = recipes(**SEMI_SUPERVISED)
+    assert {(r.encoder_learning_rate, r.epochs) for r in few} == {
+        (rate, epochs) for rate in (0.01, 0.02, 0.05, 0.1, 0.005) for epochs in (30, 50)
+    }
+    assert {(r.batch_size, r.weight_decay, r.steps) for r in few} == {(1024, 0.0, None)}
+    sets = recipes(**TRANSFER)
+    assert len(sets) == 7 * 8 and {(r.batch_size, r.steps) for r in sets} == {(256, 20_000)}
+    assert all(r.head_learning_rate == r.encoder_learning_rate for r in (*few, *sets))
+    products = [r.weight_decay * r.encoder_learning_rate for r in sets]
+    expected = np.tile([0.0, *np.logspace(-6, -3, 7)], 7)
+    np.testing.assert_allclose(products, expected, rtol=1e-12)
+    rates = [r.encoder_learning_rate for r in sets]
+    np.testing.assert_allclose(rates, np.repeat(np.logspace(-4, -1, 7), 8), rtol=1e-12)
+
+
+def test_either_steps_or_epochs():
+    for length in ({}, {"steps": 3, "epochs": 3}):
+        with pytest.raises(ValueError, match="either steps or epochs"):
+            FinetuneRecipe(**length)
+
+
+def test_epochs_are_counted_in_the_images_that_there_are(make_encoder, pictures):
+    recipe = FinetuneRecipe(epochs=3, batch_size=40, crop_area=None)
+    assert finetune(make_encoder(), *pictures, recipe=recipe).steps == 12
+    assert finetune(make_encoder(), *pictures, recipe=recipe, fraction=0.5).steps == 6
+
+
+def test_the_learning_rates_follow_the_batch_that_runs(make_encoder, pictures):
+    encoder = make_encoder()
+    rates = {"head_learning_rate": 0.4, "encoder_learning_rate": 0.2}
+    with pytest.warns(UserWarning, match=r"160 images, where 640 were asked for.* scaled by 0\.25"):
+        clipped = finetune(encoder, *pictures, recipe=FinetuneRecipe(5, 640, **rates, crop_area=None))
+    plain = finetune(encoder, *pictures, recipe=FinetuneRecipe(5, 160, 0.1, 0.05, crop_area=None))
+    assert clipped == plain
+    assert (clipped.batch_size, clipped.head_learning_rate, clipped.encoder_learning_rate) == (160, 0.1, 0.05)
+    assert clipped.recipe["batch_size"] == 160 and clipped.recipe["head_learning_rate"] == 0.1
+
+
+def test_the_best_of_a_sweep_is_trained_again_on_all(make_encoder, pictures):
+    """A rate that diverges is not chosen, and stops nothing."""
+    encoder = make_encoder()
+    swept = recipes((1e30, 0.05), epochs=(3,), batch_size=32, crop_area=None)
+    before = copies(encoder)
+    result = finetune(encoder, *pictures, recipe=swept, seed=2)
+    assert all(same(before, encoder))
+    alone = finetune(encoder, *pictures, recipe=swept[1], seed=2)
+    assert (result.value, result.top5, result.steps) == (alone.value, alone.top5, 15)
+    assert (result.encoder_learning_rate, result.validation_value > 0.5) == (0.05, True)
+    assert (result.num_train, result.recipe["held_out"], result.at_edge) == (160, 32, ())
+    assert result.recipe["encoder_learning_rate"] == [1e30, 0.05] and result.recipe["epochs"] == 3
+
+
+def test_images_of_several_classes_are_scored_by_average_precision(make_encoder, pictures):
+    (train, test), classes = pictures, np.array([[1, 0, 1], [0, 1, 1], [1, 1, 0], [0, 0, 0]], bool)
+    splits = [(images, classes[labels]) for images, labels in (train, test)]
+    images = [of_arrays(*split) for split in splits]
+    result = finetune(
+        make_encoder(), images[0], images[1], metric="map11", recipe=dataclasses.replace(RECIPE, steps=60)
+    )
+    assert result.metric == "map11" and result.value > 0.95 and result.top5 is None
+    with pytest.raises(AttributeError, match="map11"):
+        result.top1  # noqa: B018
 
 
 def test_unusable_input_is_named(make_encoder, pictures):
@@ -124,6 +187,6 @@ def test_unusable_input_is_named(make_encoder, pictures):
     with pytest.raises(ValueError, match=r"fraction=0\.1"):
         finetune(encoder, dataset, test, fraction=0.1, num_classes=4)
     with pytest.raises(ValueError, match="known"):
-        finetune(encoder, dataset.repeat(), test, num_classes=4)
+        finetune(encoder, dataset.repeat(), test, num_classes=4, recipe=RECIPE)
     with pytest.raises(ValueError, match="lower the learning rates"):
         finetune(encoder, *pictures, recipe=dataclasses.replace(RECIPE, encoder_learning_rate=1e30))

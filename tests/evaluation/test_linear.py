@@ -1,10 +1,13 @@
+import json
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_sslhsic.evaluation import linear, linear_features
 from keras_sslhsic.evaluation.linear import RELEASED_RECIPE, default_candidates, released, standardise
-from keras_sslhsic.evaluation.sweep import Candidate, Recipe, WideClassifier, grid, schedule
+from keras_sslhsic.evaluation.sweep import Candidate, Recipe, WideClassifier, choose, grid, schedule
 
 CANDIDATES = grid((0.01, 0.1, 0.5), (0.0, 1e-2))
 
@@ -159,6 +162,105 @@ def test_datasets_and_crops(make_encoder, pictures):
         linear(encoder, *parts, **options)
     with pytest.raises(ValueError, match="validation set of its own"):
         linear(encoder, *parts[:2], num_classes=4, **options)
+
+
+ONE = {"candidates": [Candidate(0.8, 1e-3)], "crop_area": None, "seed": 3}
+
+
+def test_the_learning_rate_follows_the_batch_that_runs(make_encoder, pictures):
+    """0.8 for batches of 1600 is 0.08 for the 160 images that there are."""
+    encoder = make_encoder()
+    with pytest.warns(UserWarning, match="160 images, where 1600 were asked for.* scaled by 0.1"):
+        clipped = linear(encoder, *pictures, **ONE, recipe=Recipe(4, 1600))
+    plain = linear(encoder, *pictures, **ONE | {"candidates": [Candidate(0.08, 1e-3)]}, recipe=Recipe(4, 160))
+    assert (clipped.learning_rate, clipped.batch_size) == (pytest.approx(0.08), 160)
+    assert clipped.recipe["batch_size"] == 160 and clipped.recipe["learning_rates"] == [pytest.approx(0.08)]
+    assert (clipped.top1, clipped.top5) == (plain.top1, plain.top5)
+
+
+def test_the_learning_rate_follows_the_batches_of_a_dataset(make_encoder, pictures):
+    train, test = (tf.data.Dataset.from_tensor_slices(part).batch(40) for part in pictures)
+    with pytest.warns(UserWarning, match="40 images, where 4096"):
+        result = linear(
+            make_encoder(), train, test, num_classes=4, candidates=released(4096), recipe=Recipe(2, 4096)
+        )
+    assert (result.learning_rate, result.batch_size) == (pytest.approx(0.5 * 40 / 256), 40)
+
+
+def test_features_of_a_small_set_are_trained_at_the_rate_of_their_batch(blobs):
+    with pytest.warns(UserWarning, match="400 images, where 800"):
+        result = linear_features(*blobs, candidates=[Candidate(0.04)], batch_size=800)
+    assert (result.learning_rate, result.batch_size) == (pytest.approx(0.02), 400)
+    assert result.top1 == linear_features(*blobs, candidates=[Candidate(0.02)], batch_size=400).top1
+
+
+def test_a_batch_that_the_encoder_sees_in_parts_is_one_step(make_encoder, pictures, monkeypatch):
+    encoder = make_encoder()
+    whole = linear(encoder, *pictures, **ONE, recipe=Recipe(4, 80))
+    # Modules are found by their names, since `linear` is a function of the package too.
+    monkeypatch.setattr(sys.modules["keras_sslhsic.evaluation.linear"], "ENCODING_BATCH", 24)
+    assert linear(encoder, *pictures, **ONE, recipe=Recipe(4, 80)) == whole
+
+
+def test_the_record_has_all_that_was_set_and_chosen(make_encoder, pictures):
+    result = linear(
+        make_encoder(), *pictures, candidates=grid((0.1, 0.2), (0.0, 1e-3)), recipe=Recipe(2, 40), seed=1
+    )
+    record = json.loads(json.dumps(result.record()))
+    assert record["recipe"] == {
+        "epochs": 2,
+        "batch_size": 40,
+        "steps": 8,
+        "warmup_steps": 0,
+        "momentum": 0.9,
+        "nesterov": True,
+        "learning_rates": [0.1, 0.2],
+        "weight_decays": [0.0, 1e-3],
+        "held_out": 32,  # a fifth, where 10,000 would be more
+        "crop_area": [0.08, 1.0],
+        "image_size": 8,
+    }
+    assert record["num_train"] == 160 and record["at_edge"] == []
+
+
+def test_the_edge_of_a_sweep_is_reported(blobs):
+    large = grid((0.01, 0.3, 10.0), (0.0,))  # all but the first too large
+    with pytest.warns(
+        UserWarning, match=r"best learning_rate of the sweep, 0.01, is at its edge \(0.01 to 10\)"
+    ):
+        result = linear_features(*blobs, candidates=large, epochs=3)
+    assert result.at_edge == ("learning_rate",)
+
+
+@pytest.mark.parametrize(
+    "values, rates, decays, at_edge",
+    [
+        ([1, 3, 2], [0.1, 0.2, 0.4], [0, 0, 0], ()),
+        ([1, 2, 3], [0.1, 0.2, 0.4], [0, 0, 0], ("learning_rate",)),
+        ([3, 2, 1], [0.1, 0.2, 0.4], [1e-4, 1e-5, 1e-6], ("learning_rate", "weight_decay")),
+        ([3, 2], [0.1, 0.2], [0, 0], ()),  # two values have no inside
+        (
+            [3, 1, 1, 1],
+            [0.1, 0.1, 0.1, 0.1],
+            [0, 1e-6, 1e-5, 1e-4],
+            (),
+        ),  # there is no smaller penalty than none
+        ([3, 3, 1], [0.1, 0.2, 0.4], [0, 0, 0], ()),  # one inside is as good
+        ([1, 2, 3], [0.1, 0.2, 0.1 * 2 + 1e-17], [0, 0, 0], ()),  # 0.2 but for rounding
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The best")
+def test_edges(values, rates, decays, at_edge):
+    choice = choose(values, learning_rate=rates, weight_decay=decays)
+    assert (choice.index, choice.value, choice.at_edge) == (int(np.argmax(values)), max(values), at_edge)
+
+
+def test_a_sweep_on_validation_images_of_their_own_trains_on_both_in_the_end(make_encoder, pictures):
+    (images, labels), test = pictures
+    own = (images[120:], labels[120:])
+    options = {"candidates": grid((0.1, 0.5), (0.0,)), "recipe": Recipe(3, 40), "crop_area": None}
+    result = linear(make_encoder(), (images[:120], labels[:120]), test, own, **options)
+    assert (result.num_train, result.recipe["held_out"]) == (160, 40)
 
 
 def test_same_seed_same_result(make_encoder, pictures):

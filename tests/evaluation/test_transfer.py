@@ -4,7 +4,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from keras_sslhsic.evaluation import logistic_regression, transfer
+from keras_sslhsic.evaluation import logistic_regression, transfer, transfer_finetune
+from keras_sslhsic.evaluation.crops import resize_then_crop
+from keras_sslhsic.evaluation.finetune import recipes
 from keras_sslhsic.evaluation.transfer import SETS, get, load
 
 METRIC = {"aircraft", "pets", "caltech101", "flowers"}
@@ -18,13 +20,49 @@ def test_the_twelve_sets_and_their_metrics():
         assert (dataset.tfds is None) == (dataset.page is not None)
 
 
-def test_names_and_classes_are_those_of_tensorflow_datasets():
+def test_names_are_those_of_tensorflow_datasets():
     import tensorflow_datasets as tfds
 
-    known = set(tfds.list_builders())
     for dataset in SETS.values():
         if dataset.tfds is not None:
-            assert dataset.tfds.split("/")[0] in known
+            name, _, config = dataset.tfds.partition("/")
+            known = tfds.builder_cls(name).builder_configs
+            assert not config or config in known
+    assert (
+        "official partition number 1."
+        in tfds.builder_cls("sun397").builder_configs[SETS["sun397"].tfds.partition("/")[2]].description
+    )
+
+
+@pytest.mark.parametrize(
+    "name, counts, fit, held",
+    [
+        ("food101", [750] * 101, 68_175, [75] * 101),
+        ("cifar10", [5000] * 10, 45_000, [500] * 10),
+        ("cifar100", [500] * 100, 44_933, 5067),
+        ("sun397", [50] * 397, 15_880, [10] * 397),
+        ("cars", [40, 43] * 96 + [46, 47, 48, 35], 6494, 1650),
+        ("pets", [100] * 20 + [99] * 16 + [96], 2940, [20] * 37),
+        ("caltech101", [30] * 102, 2550, [5] * 102),
+        ("birdsnap", [90, 80, 70], 225, [5, 4, 6]),
+    ],
+)
+def test_hold_outs_are_those_of_the_paper(name, counts, fit, held):
+    """Sizes of BYOL's table 10, to which the paper refers; Birdsnap has as many of a class as its test split."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    test_labels = np.repeat([0, 1, 2], [5, 4, 6])
+    rows, held_out = SETS[name].hold_out(labels, test_labels, seed=1)
+    assert len(rows) == fit and len(np.union1d(rows, held_out)) == len(labels) == fit + len(held_out)
+    found = np.bincount(labels[held_out])
+    assert found.sum() == held if isinstance(held, int) else found.tolist() == held
+    assert not np.array_equal(held_out, SETS[name].hold_out(labels, test_labels, seed=2)[1])
+
+
+@pytest.mark.parametrize("name", ["voc2007", "dtd", "aircraft", "flowers"])
+def test_official_validation_splits_are_kept(name):
+    assert SETS[name].validation == "validation"
+    with pytest.raises(ValueError, match="official validation split"):
+        SETS[name].hold_out(np.arange(4), np.arange(4))
 
 
 def test_unknown_set():
@@ -39,31 +77,62 @@ def test_transfer_is_logistic_regression_on_features(make_encoder, pictures):
         for name, part in {"train": train, "test": test}.items()
     }
     result = transfer(encoder, "pets", splits, l2_grid=[0.1, 1.0], seed=2)
-    features = [(encoder(x, training=False).numpy(), y) for x, y in (train, test)]
-    expected = logistic_regression(
-        *features, metric="mean_per_class", l2_grid=[0.1, 1.0], seed=2, dataset="pets"
-    )
-    assert result.dataset == "pets" and result.l2 == expected.l2
+    fit, held = SETS["pets"].hold_out(train[1], test[1], seed=2)  # 20 of each class
+    parts = (train[0][fit], train[1][fit]), test, (train[0][held], train[1][held])
+    features = [(encoder(x, training=False).numpy(), y) for x, y in parts]
+    expected = logistic_regression(*features, metric="mean_per_class", l2_grid=[0.1, 1.0], seed=2)
+    assert (result.protocol, result.dataset, result.l2) == ("transfer", "pets", expected.l2)
     assert result.value == pytest.approx(expected.value, abs=0.02)
+    assert result.recipe["held_out"] == 80 and result.num_train == 160
 
 
-def test_a_set_from_files(tmp_path):
+@pytest.fixture
+def birds(tmp_path):
     generator = np.random.default_rng(0)
-    for split in ("train", "validation", "test"):
+    for split, count in {"train": 6, "validation": 4, "test": 3}.items():
         for label, name in enumerate(("finch", "wren")):
-            folder = tmp_path / "birdsnap" / split / name
-            folder.mkdir(parents=True)
-            for i in range(4):
-                pixels = generator.integers(0, 60, size=(40, 50, 3)) + 150 * label
-                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
-    splits = load("birdsnap", size=28, batch_size=3, data_dir=tmp_path)
-    images, labels = (
-        np.concatenate(parts) for parts in zip(*splits["train"].as_numpy_iterator(), strict=True)
+            for data in ("birdsnap", "aircraft"):
+                folder = tmp_path / data / split / name
+                folder.mkdir(parents=True)
+                for i in range(count):
+                    pixels = generator.integers(0, 60, size=(40, 50, 3)) + 150 * label
+                    Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+    return tmp_path
+
+
+@pytest.fixture
+def average():
+    """An encoder of 28 x 28 images: the means of the channels."""
+    layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Rescaling(1 / 255)]
+    return keras.Sequential([keras.Input((28, 28, 3)), *layers])
+
+
+def test_a_set_from_files(birds, average):
+    splits = load("birdsnap", size=28, data_dir=birds)
+    assert set(splits) == {"train", "test"}  # the validation images are drawn
+    images, labels = next(splits["train"].batches(20).as_numpy_iterator())
+    assert images.shape == (12, 28, 28, 3) and labels.tolist() == [0] * 6 + [1] * 6
+    # Bicubic, the short side and the central square of 28.
+    np.testing.assert_array_equal(images[3], resize_then_crop(splits["train"].read(3), 28, 28))
+    result = transfer(average, "birdsnap", size=28, data_dir=birds, l2_grid=[1.0])
+    assert result.top1 == 1.0 and result.num_test == 6 and result.num_train == 12
+    assert result.recipe["held_out"] == 6
+    assert (result.recipe["image_size"], result.recipe["short_side"]) == (28, 28)
+
+
+def test_fine_tuning_on_a_set_from_files(birds, average):
+    swept = recipes((0.3, 1.0), (0.0, 1e-4), steps=30, batch_size=6)
+    result = transfer_finetune(average, "aircraft", size=28, data_dir=birds, recipe=swept)
+    assert (result.protocol, result.dataset, result.metric) == (
+        "transfer_finetune",
+        "aircraft",
+        "mean_per_class",
     )
-    assert images.shape == (8, 28, 28, 3) and labels.tolist() == [0] * 4 + [1] * 4
-    encoder = keras.Sequential([keras.Input((28, 28, 3)), keras.layers.GlobalAveragePooling2D()])
-    result = transfer(encoder, "birdsnap", size=28, data_dir=tmp_path, l2_grid=[1.0])
-    assert result.top1 == 1.0 and result.num_test == 8
+    assert result.value == 1.0 and result.steps == 30 and result.validation_value == 1.0
+    assert result.num_train == 20 and result.recipe["held_out"] == 8  # the official validation split
+    assert (result.recipe["image_size"], result.recipe["short_side"]) == (28, 32)
+    drawn = transfer_finetune(average, "birdsnap", size=28, data_dir=birds, recipe=swept, seed=1)
+    assert drawn.num_train == 12 and drawn.recipe["held_out"] == 6 and drawn.top1 == 1.0
 
 
 def test_missing_files_say_where_they_go(tmp_path):
