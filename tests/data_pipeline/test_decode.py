@@ -1,5 +1,6 @@
 """Decoding: formats, modes and orientations against known pixels; damage against its message."""
 
+import dataclasses
 import struct
 import zlib
 
@@ -8,7 +9,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from keras_sslhsic import views
 from keras_sslhsic.data import decode
+from keras_sslhsic.data.batches import Decoding
 from keras_sslhsic.data.decode import DecodeError
 from keras_sslhsic.data.decode import decode as pixels
 
@@ -267,6 +270,20 @@ def test_random_boxes_have_the_distribution_of_the_device_crops():
     for shape in ((1, 1), (1, 500), (500, 2)):
         y, x, height, width = decode.random_box(*shape, rng)
         assert 1 <= height <= shape[0] - y and 1 <= width <= shape[1] - x
+
+
+@pytest.mark.parametrize(("box", "columns"), [("redrawn", 20), ("clamped", 40)])
+def test_host_crops_follow_the_law_of_the_policy(box, columns):
+    """Squares of the whole area do not fit in 20 x 80: 20 x 20 from the middle, or 20 x 40 from anywhere."""
+    crop = views.Crop(area=(1.0, 1.0), aspect=(1.0, 1.0), method="bilinear", box=box)
+    policy = dataclasses.replace(views.byol(20), crop=crop)
+    image = np.tile(np.arange(80, dtype=np.uint8)[None, :, None], (20, 1, 3))
+    crops = [Decoding(host_crops=policy).arrays(image, (seed,))[0] for seed in range(20)]
+    widths = [int(crop.max()) - int(crop.min()) + 1 for crop in crops]
+    # Half the width is averaged over pairs of columns, which takes a pixel off.
+    assert all(columns - 2 <= width <= columns for width in widths)
+    places = {int(crop.min()) for crop in crops}
+    assert places == {30} if box == "redrawn" else len(places) > 5
 
 
 def test_signatures(photo, encode):
