@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         "transfer: images that the encoder sees at once (default: 256)",
     )  # fmt: skip
     evaluate.add_argument(
-        "--epochs", type=_integers,
+        "--epochs", type=integers,
         help="passes over the training images (default: linear 90, linear_features 30); finetune, transfer_finetune: "
         "one or several to choose from, as 30,50, which is finetune's default",
     )  # fmt: skip
@@ -144,12 +144,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     evaluate.add_argument(
         "--learning-rates",
-        type=_floats,
+        type=numbers,
         help="to choose from on held-out images, for the batch size, as 0.1,0.2; one alone is taken as it is",
     )
     evaluate.add_argument(
         "--weight-decays",
-        type=_floats,
+        type=numbers,
         help="to choose from, as 0,1e-6 (finetune, transfer_finetune: each is divided by the learning rate)",
     )
     evaluate.add_argument("--k", type=int, help="neighbours (knn)")
@@ -214,11 +214,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _integers(text: str) -> tuple[int, ...]:
+def integers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
-def _floats(text: str) -> tuple[float, ...]:
+def numbers(text: str) -> tuple[float, ...]:
     return tuple(map(float, text.split(",")))
 
 

@@ -35,28 +35,17 @@ _ON_FEATURES: dict[str, Callable] = {
 }
 PROTOCOLS = (*_ON_FEATURES, *_ON_IMAGES)
 
+_TRAINING = frozenset({"batch_size", "epochs", "learning_rates", "weight_decays", "seed"})
+
 # What a command line can set of each protocol.
 SETTINGS: dict[str, frozenset[str]] = {
     "knn": frozenset({"k", "temperature", "encoding_batch"}),
-    "linear_features": frozenset({"batch_size", "epochs", "learning_rates", "weight_decays", "seed"}),
+    "linear_features": _TRAINING,
     "logistic": frozenset({"encoding_batch", "seed"}),
-    "linear": frozenset({"batch_size", "epochs", "learning_rates", "weight_decays", "num_classes", "seed"}),
-    "finetune": frozenset(
-        {
-            "batch_size",
-            "epochs",
-            "steps",
-            "learning_rates",
-            "weight_decays",
-            "fraction",
-            "num_classes",
-            "seed",
-        }
-    ),
+    "linear": _TRAINING | {"num_classes"},
+    "finetune": _TRAINING | {"num_classes", "steps", "fraction"},
     "transfer": frozenset({"encoding_batch", "seed"}),
-    "transfer_finetune": frozenset(
-        {"batch_size", "epochs", "steps", "learning_rates", "weight_decays", "seed"}
-    ),
+    "transfer_finetune": _TRAINING | {"steps"},
 }
 
 

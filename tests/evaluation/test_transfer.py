@@ -6,7 +6,8 @@ from PIL import Image
 
 from keras_sslhsic.evaluation import logistic_regression, transfer, transfer_finetune
 from keras_sslhsic.evaluation.crops import resize_then_crop
-from keras_sslhsic.evaluation.finetune import recipes
+from keras_sslhsic.evaluation.finetune import FinetuneRecipe, recipes
+from keras_sslhsic.evaluation.images import of_arrays
 from keras_sslhsic.evaluation.transfer import SETS, get, load
 
 METRIC = {"aircraft", "pets", "caltech101", "flowers"}
@@ -133,6 +134,20 @@ def test_fine_tuning_on_a_set_from_files(birds, average):
     assert (result.recipe["image_size"], result.recipe["short_side"]) == (28, 32)
     drawn = transfer_finetune(average, "birdsnap", size=28, data_dir=birds, recipe=swept, seed=1)
     assert drawn.num_train == 12 and drawn.recipe["held_out"] == 6 and drawn.top1 == 1.0
+
+
+def test_images_of_several_classes(make_encoder, pictures):
+    """As VOC2007's: classes in threes of four quadrants, by both protocols."""
+    (images, labels), test = pictures
+    classes = ~np.eye(4, dtype=bool)
+    parts = {"train": (images[:100], labels[:100]), "validation": (images[100:], labels[100:]), "test": test}
+    splits = {name: of_arrays(x, classes[y]) for name, (x, y) in parts.items()}
+    encoder = make_encoder()
+    linear = transfer(encoder, "voc2007", splits, l2_grid=[1e-3, 1.0])
+    recipe = FinetuneRecipe(40, 50, crop_area=None)
+    tuned = transfer_finetune(encoder, "voc2007", splits, recipe=recipe)
+    for result in (linear, tuned):
+        assert (result.metric, result.num_test) == ("map11", 80) and result.value > 0.9
 
 
 def test_missing_files_say_where_they_go(tmp_path):
