@@ -316,22 +316,29 @@ def test_exact_goldens():
 
     def draw(*shape):
         z = rng.randn(*shape)
-        return (z / np.linalg.norm(z, axis=-1, keepdims=True)).astype(np.float32)
+        return (z / np.linalg.norm(z, axis=-1, keepdims=True)).astype(np.float32).astype(np.float64)
 
     identical = np.repeat(draw(256, 1, 256), 4, axis=1)
     independent = np.moveaxis(draw(4, 256, 256), 0, 1)
     for z, zy, zz in ((identical, 0.75398, 8.38659e-4), (independent, 0.33289, 3.19013e-4)):
-        assert hsic_zy(z, constant=False).numpy() == pytest.approx(zy, rel=1e-5)
-        assert hsic_zz(z, ddof=0).numpy() == pytest.approx(zz, rel=1e-5)
+        # Half of the last digit that is given.
+        assert hsic_zy(z, constant=False).numpy() == pytest.approx(zy, abs=5e-6)
+        assert hsic_zz(z, ddof=0).numpy() == pytest.approx(zz, abs=5e-10)
 
 
 def test_float32_keeps_its_digits_near_collapse():
-    z = np.repeat(unit(1, 1, 8), 12, axis=0) + 1e-3 * unit(12, 2, 8, seed=3)
-    _, zy, zz = ssl_hsic(z)
-    _, single_zy, single_zz = ssl_hsic(z.astype(np.float32))
-    # Each kernel value has an error of 6e-8. Without a shift the sums of squares would have 1e-7, not 1e-15.
-    assert single_zz.numpy() == pytest.approx(zz.numpy(), rel=2e-2) and zz < 1e-12
-    assert single_zy.numpy() == pytest.approx(zy.numpy(), abs=1e-7)
+    z = (np.repeat(unit(1, 1, 8), 12, axis=0) + 1e-2 * unit(12, 2, 8, seed=3)).astype(np.float32)
+    _, zy, zz = ssl_hsic(z.astype(np.float64))
+    _, single_zy, single_zz = ssl_hsic(z)
+    # A squared distance is two sums of 8 squares and twice one of 8 products, all near 1: in any order off by 4 x 8
+    # half spacings of 2^-23 at most. The kernel's slope halves that; its own roundings, of 1 + s and of the root, are
+    # less than 4 spacings. zy is a difference of two means of such values, sqrt(zz) the norm of their centred matrix
+    # over 23.
+    value = (8 + 4) * 2**-23
+    assert single_zy.numpy() == pytest.approx(zy.numpy(), abs=2 * value)
+    assert np.sqrt(single_zz) == pytest.approx(np.sqrt(zz), abs=24 / 23 * value)
+    # Without a shift sums near 24^2 = 576 are subtracted, where the spacing is 2^-14: 0 would be left, or this and more.
+    assert 40 * zz < 2**-14 / 23**2
 
 
 def test_scale_is_held_constant():

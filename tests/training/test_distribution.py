@@ -1,6 +1,8 @@
 """Replicas against one device: the same weights, statistics and metrics after three steps."""
 
 import dataclasses
+from itertools import zip_longest
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -37,18 +39,47 @@ def data(labels=True):
     return tf.data.Dataset.from_tensor_slices(batch).batch(BATCH, drop_remainder=True)
 
 
+class Run(NamedTuple):
+    """Three steps: the variables after them, how far each one has moved at most, and the metrics."""
+
+    paths: list[str]
+    state: list[np.ndarray]
+    moves: list[float]
+    history: dict[str, list[float]]
+
+
 def train(replicas, loss, target, rate=0.5, **compile_arguments):
     with strategy(f"cpu:{replicas}").scope():
         keras.utils.set_random_seed(1)
         model = SSLHSIC(encoder(), 12, 8, target=target, views=PLAIN, num_classes=3, weight_ema=0.9)
         model.compile(LARS(rate), loss=loss, **compile_arguments)
+    start = [v.value.numpy() for v in model.weights]
     callbacks = [sslhsic_callbacks.TargetEMA(0.9)] if target else []
     history = model.fit(data(), epochs=1, verbose=0, callbacks=callbacks).history
-    state = [
-        v.value.numpy()
-        for v in [*model.weights, *model.optimizer.variables, *model.kernel_optimizer.variables]
+    variables = [*model.weights, *model.optimizer.variables, *model.kernel_optimizer.variables]
+    paths, state = [v.path for v in variables], [v.value.numpy() for v in variables]
+    # What the optimizers hold starts at zero.
+    moves = [
+        np.max(np.abs(end - begin), initial=0.0) for end, begin in zip_longest(state, start, fillvalue=0.0)
     ]
-    return model, state, history
+    return Run(paths, state, moves, history)
+
+
+def assert_same(found, expected):
+    """Two runs of the same steps that add up in another order.
+
+    A factor of the number of replicas, or statistics of one of them, would change a move by tenths of it. Rounding
+    grows through the normalisations of three steps; a thousandth is eight thousand times the spacing of float32.
+    A bias before a batch normalisation is moved by rounding alone: 2^-24 of gradients near 1 in 32 rows, times the
+    rate 0.5 and a momentum that has added up to 5.6, is below 1e-5.
+    """
+    for path, value, reference, move in zip(
+        found.paths, found.state, expected.state, expected.moves, strict=True
+    ):
+        np.testing.assert_allclose(value, reference, rtol=0, atol=1e-3 * move + 1e-5, err_msg=path)
+    assert found.history.keys() == expected.history.keys()
+    for metric, value in expected.history.items():
+        np.testing.assert_allclose(found.history[metric], value, rtol=1e-3, atol=1e-5, err_msg=metric)
 
 
 LOSSES = {
@@ -62,15 +93,7 @@ LOSSES = {
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_replicas_equal_one_device(replicas, name, target):
-    model, one, history = train(1, LOSSES[name](), target)
-    _, many, distributed_history = train(replicas, LOSSES[name](), target)
-    for variable, expected, found in zip(model.weights, one, many, strict=False):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=variable.path)
-    for expected, found in zip(one, many, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    assert history.keys() == distributed_history.keys()
-    for metric, value in history.items():
-        np.testing.assert_allclose(distributed_history[metric], value, rtol=1e-5, atol=1e-5, err_msg=metric)
+    assert_same(train(replicas, LOSSES[name](), target), train(1, LOSSES[name](), target))
 
 
 def test_the_scale_of_the_gradient_is_that_of_the_global_batch():
@@ -85,37 +108,24 @@ def test_the_scale_of_the_gradient_is_that_of_the_global_batch():
         history = model.fit(data(labels=False).take(1), verbose=0).history
         moved[replicas] = before - model.projector.layers[-2].kernel.value.numpy()
     assert np.abs(moved[1]).max() > 1e-3
-    np.testing.assert_allclose(moved[2], moved[1], rtol=1e-4, atol=1e-7)
+    # A weight below 1 is rounded by up to 2^-25 on each side.
+    np.testing.assert_allclose(moved[2], moved[1], rtol=0, atol=1e-3 * np.abs(moved[1]).max() + 2**-24)
     assert history["grad_norm"][0] > np.linalg.norm(moved[1])
 
 
 def test_lars_with_a_schedule():
     """The rate is that of the step on every replica, and so the weights are those of one device."""
     rate = keras.optimizers.schedules.CosineDecay(0.5, decay_steps=STEPS)
-    _, one, history = train(1, LOSSES["features"](), True, rate)
-    _, many, distributed = train(2, LOSSES["features"](), True, rate)
-    for found in (history, distributed):
-        np.testing.assert_allclose(found["learning_rate"], float(rate(STEPS - 1)), rtol=1e-6)
-    for expected, found in zip(one, many, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    one, two = (train(replicas, LOSSES["features"](), True, rate) for replicas in (1, 2))
+    for run in (one, two):
+        np.testing.assert_allclose(run.history["learning_rate"], float(rate(STEPS - 1)), rtol=1e-6)
+    assert_same(two, one)
 
 
-def test_steps_per_execution_changes_nothing():
-    _, one, history = train(1, LOSSES["features"](), True)
-    _, many, executed = train(1, LOSSES["features"](), True, steps_per_execution=3)
-    for expected, found in zip(one, many, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
-    for metric, value in history.items():
-        np.testing.assert_allclose(executed[metric], value, rtol=1e-6, err_msg=metric)
-
-
-@pytest.mark.slow
-def test_steps_per_execution_changes_nothing_with_replicas():
-    _, one, _ = train(2, LOSSES["features"](), True)
-    _, many, _ = train(2, LOSSES["features"](), True, steps_per_execution=3)
-    # Shapes are dynamic inside of the loop, so sums are taken in another order.
-    for expected, found in zip(one, many, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_steps_per_execution_changes_nothing(replicas):
+    one = train(replicas, LOSSES["features"](), True)
+    assert_same(train(replicas, LOSSES["features"](), True, steps_per_execution=3), one)
 
 
 def test_replicas_draw_different_views():

@@ -128,11 +128,14 @@ def test_two_workers_equal_one_process(whole, tmp_path):
     # The chief alone has written, and left nothing half done.
     checkpoints = [f"checkpoint-{epoch:06d}.npz" for epoch in (1, 2)]
     assert sorted(p.name for p in whole.iterdir()) == [*checkpoints, "worker0.npz", "worker1.npz"]
-    for name in checkpoints:
-        expected, found = arrays(tmp_path / name), arrays(whole / name)
-        assert expected.keys() == found.keys()
-        for variable, value in expected.items():
-            np.testing.assert_allclose(found[variable], value, rtol=1e-5, atol=1e-5, err_msg=variable)
+    found, expected = ([arrays(folder / name) for name in checkpoints] for folder in (whole, tmp_path))
+    assert found[0].keys() == expected[0].keys()
+    for variable, value in expected[0].items():
+        # A wrong sum would change how far the second epoch moves a variable by tenths, rounding by less than a
+        # thousandth. A bias before a batch normalisation is moved by rounding alone.
+        atol = 1e-3 * np.max(np.abs(expected[1][variable] - value), initial=0.0) + 1e-5
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one[variable], other[variable], rtol=0, atol=atol, err_msg=variable)
     first, second = (arrays(whole / f"worker{index}.npz") for index in range(2))
     for variable, value in first.items():
         np.testing.assert_array_equal(second[variable], value)

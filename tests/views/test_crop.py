@@ -72,7 +72,9 @@ def test_same_compiled(method, antialias):
         autograph=False,
     )
     expected = resize_crops(images, boxes, 28, method, antialias)
-    np.testing.assert_allclose(compiled(images, boxes), expected, atol=1e-5)
+    # XLA fuses the steps to a centre. Centres lie below 64, where one rounds by up to 2^-19: four times on each of two
+    # axes, and the weights of a pixel change up to three times as fast as its centre.
+    np.testing.assert_allclose(compiled(images, boxes), expected, atol=3 * 2 * 4 * 2**-19)
 
 
 @pytest.mark.parametrize("box", BOXES)
