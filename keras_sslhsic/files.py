@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -20,7 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 _HOST = re.sub(r"[^A-Za-z0-9_]", "_", socket.gethostname())
 _LEFTOVER = re.compile(r"\.(?P<name>.+)\.(?P<host>\w*)-(?P<pid>\d+)-[0-9a-f]{8}\.(partial|earlier)(\.\w+)*")
@@ -29,15 +30,15 @@ _in_use: set[Path] = set()  # this process's temporary files and folders
 
 
 def sha256(path: str | os.PathLike) -> str:
-    """Returns the SHA-256 of a file, in hexadecimal."""
-    with open(path, "rb") as file:
+    """Returns the SHA-256 of a file, in hexadecimal; raises as `open_regular`."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
 
 
-def open_regular(path: str | os.PathLike, limit: int | None = None) -> BinaryIO:
+def open_regular(path: str | os.PathLike, limit: int | None = None) -> io.BufferedReader:
     """Opens a file to read its bytes, if it is a regular file: a named pipe would wait, a device never end.
 
     Args:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_sslhsic import compat, files, lock
 from keras_sslhsic.networks import ARCHITECTURES, Architecture, projector, resnet, with_preprocessing
 from keras_sslhsic.networks.resnet import architecture as named_architecture
 from keras_sslhsic.zoo import model_files, unpickle
@@ -54,26 +55,30 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         ValueError: if it is neither of the two layouts.
     """
     if Path(path).is_dir():
-        raise IsADirectoryError(f"{path} is a folder: expected checkpoint.npy, or a .pkl of BYOL.")
+        raise IsADirectoryError(
+            f"{files.display(path)} is a folder: expected checkpoint.npy, or a .pkl of BYOL."
+        )
     tree = _named(unpickle.load(Path(path)))
     experiment = _named(tree.get("experiment_state")) if isinstance(tree, Mapping) else None
     if not isinstance(experiment, Mapping) or not {"online_params", "online_state"} <= set(experiment):
         found = ", ".join(map(str, tree)) if isinstance(tree, Mapping) else type(tree).__name__
         raise ValueError(
-            f"{path} is not an SSL-HSIC or BYOL checkpoint: expected experiment_state with online_params and "
-            f"online_state, found {found}."
+            f"{files.display(path)} is not an SSL-HSIC or BYOL checkpoint: expected experiment_state with online_params and "
+            f"online_state, found {files.display(found[:300])}."
         )
-    if "ema_state" not in tree:
-        return Checkpoint(
-            _arrays(experiment["online_params"]), _arrays(experiment["online_state"]), None, "BYOL"
-        )
-    average = _named(tree["ema_state"])
-    scales = [array for module in _arrays(average["kernel_params"]).values() for array in module.values()]
-    if len(scales) != 1:
-        raise ValueError(f"{path}: expected one kernel parameter, found {len(scales)}.")
-    return Checkpoint(
-        _arrays(average["online_params"]), _arrays(experiment["online_state"]), float(scales[0]), "SSL-HSIC"
-    )
+    try:
+        state = _arrays(experiment["online_state"])
+        if "ema_state" not in tree:
+            return Checkpoint(_arrays(experiment["online_params"]), state, None, "BYOL")
+        average = _named(tree["ema_state"])
+        if not isinstance(average, Mapping) or not {"online_params", "kernel_params"} <= set(average):
+            raise ValueError("its ema_state has no online_params and kernel_params.")
+        kernel = [array for module in _arrays(average["kernel_params"]).values() for array in module.values()]
+        if [array.size for array in kernel] != [1]:
+            raise ValueError(f"expected one kernel parameter, found {len(kernel)} arrays.")
+        return Checkpoint(_arrays(average["online_params"]), state, float(kernel[0].item()), "SSL-HSIC")
+    except ValueError as error:
+        raise ValueError(f"{files.display(path)}: {error}") from error
 
 
 def networks_from_checkpoint(checkpoint: Checkpoint | str | os.PathLike) -> Networks:
@@ -93,23 +98,24 @@ def networks_from_checkpoint(checkpoint: Checkpoint | str | os.PathLike) -> Netw
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = read_checkpoint(checkpoint)
     pool = _Pool(checkpoint)
-    architecture, stem = pool.architecture()
-    encoder = resnet(
-        architecture,
-        (None, None, stem.shape[2]),
-        stem="imagenet" if stem.shape[0] == 7 else "small",
-        name=architecture_name(architecture) or "resnet",
-    )
-    for layer in encoder.layers:
-        pool.fill(layer, f"{pool.root}/~/{haiku_name(layer.name)}")
-    networks = Networks(
-        architecture,
-        encoder,
-        pool.head("projector"),
-        pool.head("predictor"),
-        pool.classifier(),
-        checkpoint.kernel_scale,
-    )
+    with compat.variables_within(pool.numbers):
+        architecture, stem = pool.architecture()
+        encoder = resnet(
+            architecture,
+            (None, None, stem.shape[2]),
+            stem="imagenet" if stem.shape[0] == 7 else "small",
+            name=architecture_name(architecture) or "resnet",
+        )
+        for layer in encoder.layers:
+            pool.fill(layer, f"{pool.root}/~/{haiku_name(layer.name)}")
+        networks = Networks(
+            architecture,
+            encoder,
+            pool.head("projector"),
+            pool.head("predictor"),
+            pool.classifier(),
+            checkpoint.kernel_scale,
+        )
     pool.check_empty()
     return networks
 
@@ -172,24 +178,36 @@ def convert(
 
     Raises:
         ValueError: for another architecture than expected, arrays left over, or another kind of target.
+        OSError: if `source` cannot be read or `target` cannot be written; the message names it.
+        lock.InUseError: if another process is writing `target`.
     """
     target = Path(target)
     if not target.name.endswith((".weights.h5", ".keras")):
         raise ValueError(f"The target must end in .weights.h5 or .keras, found {target.name!r}.")
     if heads and target.suffix != ".keras":
         raise ValueError(f"Weights with heads need a .keras target, found {target.name!r}.")
+    model, note = converted(source, target.suffix == ".keras", heads, expect)
+    with lock.held(target):
+        model_files.save_model(model, target, note)
+    return note
+
+
+def converted(
+    source: str | os.PathLike, pixels: bool = False, heads: bool = False, expect: str | None = None
+) -> tuple[keras.Model, dict[str, Any]]:
+    """Returns the model and the note that `convert` writes; `pixels` for resizing and normalisation inside."""
     checkpoint = read_checkpoint(source)
     networks = networks_from_checkpoint(checkpoint)
     name = architecture_name(networks.architecture)
     if expect is not None and expect != name:
-        raise ValueError(f"{source} holds {name or networks.architecture}, expected {expect}.")
+        raise ValueError(f"{files.display(source)} holds {name or networks.architecture}, expected {expect}.")
     if heads:
         model = networks_model(networks)
-    elif target.suffix == ".keras":
+    elif pixels:
         model = with_preprocessing(networks.encoder, IMAGENET_MEAN, IMAGENET_STD, size=224)
     else:
         model = networks.encoder
-    report = {
+    return model, {
         "architecture": name,
         "shape": networks.architecture._asdict(),
         "stem": "small" if networks.encoder.get_layer("stem_conv").strides == (1, 1) else "imagenet",
@@ -198,8 +216,6 @@ def convert(
         "kernel_scale": checkpoint.kernel_scale,
         "parameters": model_files.count_parameters(model),
     }
-    model_files.save_model(model, target, note=report)
-    return report
 
 
 class _Pool:
@@ -212,6 +228,7 @@ class _Pool:
             for module, arrays in tree.items()
             for name, array in arrays.items()
         }
+        self.numbers = sum(array.size for array in self._arrays.values())
         roots = {key.split("/~/")[0] for key in self._arrays if "/~/initial_conv" in key}
         if len(roots) != 1:
             raise ValueError(
@@ -267,12 +284,19 @@ class _Pool:
             tuple(map(int, m.groups())): a for k, a in self._arrays.items() if (m := pattern.fullmatch(k))
         }
         last = max((conv for _, _, conv in convs), default=0)
-        groups = sorted({group for group, _, _ in convs})
         if last not in (1, 2):
             raise ValueError(f"Expected blocks of 2 or 3 convolutions under {self.root}, found {last + 1}.")
-        blocks = tuple(1 + max(block for g, block, _ in convs if g == group) for group in groups)
+        groups = sorted({group for group, _, _ in convs})
+        found = [sorted(block for g, block, conv in convs if (g, conv) == (group, last)) for group in groups]
+        stem = self._arrays.get(f"{self.root}/~/initial_conv/w", np.zeros(0))
+        if (
+            groups != list(range(len(groups)))
+            or any(numbers != list(range(len(numbers))) or not numbers for numbers in found)
+            or any(array.ndim != 4 for array in (stem, *convs.values()))
+        ):
+            raise ValueError(f"The convolutions under {self.root} are not those of a residual network.")
+        blocks = tuple(map(len, found))
         channels = tuple(convs[group, 0, last].shape[-1] for group in groups)
-        stem = self._arrays[f"{self.root}/~/initial_conv/w"]
         return Architecture(blocks, channels, bottleneck=last == 2, stem_channels=stem.shape[-1]), stem
 
     def check_empty(self) -> None:
