@@ -241,14 +241,13 @@ def named(target: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in _FULL or "No space left" in str(error)  # HDF5 gives no errno
+        # HDF5, TensorFlow and this function within itself tell the reason in words alone.
+        full = next((e for e in _FULL if error.errno == e or os.strerror(e) in str(error)), None)
         of_ours = error.filename is not None and is_leftover(os.fsdecode(error.filename))
-        if error.errno is not None and (
-            full or of_ours or error.filename is None or _concerns(error, target)
-        ):
+        if full is not None:
+            reason = os.strerror(full)
+        elif error.errno is not None and (of_ours or error.filename is None or _concerns(error, target)):
             reason = os.strerror(error.errno)
-        elif full:
-            reason = os.strerror(errno.ENOSPC)
         else:
             raise
         raise OSError(f"{display(target)} cannot be written: {reason}.") from error
