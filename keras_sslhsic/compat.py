@@ -142,17 +142,19 @@ def weights_file(model: keras.Model) -> io.BytesIO:
 
 
 @contextlib.contextmanager
-def variables_within(numbers: int) -> Iterator[None]:
-    """Raises ValueError where variables of more than so many numbers together would be made, before they take memory."""
-    made = 0
+def variables_within(arrays: int, numbers: int) -> Iterator[None]:
+    """Raises ValueError where more than so many variables would be made, or of more numbers, before they take memory."""
+    left = [arrays, numbers]
 
     def create(next_creator: Callable, **settings: Any) -> Any:
-        nonlocal made
         value = settings.get("initial_value")
         if callable(value):
-            made += _shape_of(value).num_elements()
-            if made > numbers:
-                raise ValueError(f"it asks for more than the {numbers:,} weights that its size allows")
+            left[0] -= 1
+            left[1] -= _shape_of(value).num_elements()
+            if min(left) < 0:
+                raise ValueError(
+                    f"it asks for more than the {numbers:,} weights in {arrays:,} arrays that its size allows"
+                )
         return next_creator(**settings)
 
     with tf.variable_creator_scope(create):

@@ -201,16 +201,17 @@ def _is_number(value: Any) -> bool:
 def format_card(entry: Entry) -> str:
     """Formats the model card of an entry, in Markdown."""
     side = entry.input_size
-    return _CARD.format(
-        **{
-            key: value or "not stated"
-            for key, value in vars(entry).items()
-            if key not in ("metrics", "input_size")
-        },
-        input="any size" if side is None else f"{side}x{side} pixels (others are resized)",
-        metrics="\n".join(f"- {key}: {value:.2f} %" for key, value in entry.metrics.items())
-        or "Nothing yet.",
-    )
+    stated = {
+        key: "\n".join(map(files.display, v.split("\n"))) if isinstance(v, str) else v
+        for key, v in vars(entry).items()
+    }
+    metrics = [f"- {files.display(key)}: {value:.2f} %" for key, value in entry.metrics.items()]
+    shown = {
+        "name": files.display(entry.name),
+        "input": "any size" if side is None else f"{side}x{side} pixels (others are resized)",
+        "metrics": "\n".join(metrics) or "Nothing yet.",
+    }
+    return _CARD.format(**({key: value or "not stated" for key, value in stated.items()} | shown))
 
 
 def _measured(model: keras.Model) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
             raise ValueError(f"expected one kernel parameter, found {len(kernel)} arrays.")
         return Checkpoint(_arrays(average["online_params"]), state, float(kernel[0].item()), "SSL-HSIC")
     except ValueError as error:
-        raise ValueError(f"{files.display(path)}: {error}") from error
+        raise ValueError(f"{files.display(path)}: {files.display(error)}") from error
 
 
 def networks_from_checkpoint(checkpoint: Checkpoint | str | os.PathLike) -> Networks:
@@ -95,10 +95,18 @@ def networks_from_checkpoint(checkpoint: Checkpoint | str | os.PathLike) -> Netw
         >>> networks = networks_from_checkpoint("checkpoint.npy")
         >>> projection = networks.projector(networks.encoder(normalised_images))
     """
-    if not isinstance(checkpoint, Checkpoint):
-        checkpoint = read_checkpoint(checkpoint)
+    if isinstance(checkpoint, Checkpoint):
+        return _networks(checkpoint)
+    read = read_checkpoint(checkpoint)
+    try:
+        return _networks(read)
+    except ValueError as error:
+        raise ValueError(f"{files.display(checkpoint)}: {files.display(error)}") from error
+
+
+def _networks(checkpoint: Checkpoint) -> Networks:
     pool = _Pool(checkpoint)
-    with compat.variables_within(pool.numbers):
+    with compat.variables_within(*pool.found):
         architecture, stem = pool.architecture()
         encoder = resnet(
             architecture,
@@ -228,7 +236,7 @@ class _Pool:
             for module, arrays in tree.items()
             for name, array in arrays.items()
         }
-        self.numbers = sum(array.size for array in self._arrays.values())
+        self.found = len(self._arrays), sum(array.size for array in self._arrays.values())
         roots = {key.split("/~/")[0] for key in self._arrays if "/~/initial_conv" in key}
         if len(roots) != 1:
             raise ValueError(

@@ -24,7 +24,7 @@ LARGEST = 2**34  # bytes of a model file: four times the largest that was publis
 _WEIGHTS = "model.weights.h5"  # member of a .keras file
 _TEXT = 2**22  # bytes of a member that is JSON: twenty times those of a ResNet-50
 _EXPANSION, _FLOOR = 10, 2**20  # what is declared is at most so many times the bytes of the file, or so many
-_UNSAVED = 2**20  # numbers that a model may have beyond those of its file, such as states of seeds
+_UNSAVED = 64, 2**20  # arrays and numbers that a model may have beyond those of its file
 
 
 def count_parameters(model: keras.Model) -> int:
@@ -105,10 +105,10 @@ def within_bounds(path: str | os.PathLike, problem: str) -> Iterator[None]:
     with _opened(path, problem) as content:
         if isinstance(content, zipfile.ZipFile):
             with content.open(_WEIGHTS) as weights, h5py.File(io.BytesIO(weights.read()), "r") as file:
-                numbers = _count_numbers(file, content.getinfo(_WEIGHTS).file_size)
+                found = _count(file, content.getinfo(_WEIGHTS).file_size)
         else:
-            numbers = _count_numbers(content, os.path.getsize(path))
-        with compat.variables_within(numbers + _UNSAVED):
+            found = _count(content, os.path.getsize(path))
+        with compat.variables_within(*np.add(found, _UNSAVED).tolist()):
             yield
 
 
@@ -153,8 +153,8 @@ def _members(file: BinaryIO) -> zipfile.ZipFile:
     return content
 
 
-def _count_numbers(file: h5py.File, size: int) -> int:
-    """How many numbers the datasets of an HDF5 file have, which take no more bytes than its size allows."""
+def _count(file: h5py.File, size: int) -> tuple[int, int]:
+    """(arrays, numbers) in an HDF5 file, where they take no more bytes than its size allows."""
     datasets: list[h5py.Dataset] = []
     file.visititems(lambda name, item: datasets.append(item) if isinstance(item, h5py.Dataset) else None)
     if any(dataset.external or dataset.is_virtual for dataset in datasets):
@@ -162,7 +162,7 @@ def _count_numbers(file: h5py.File, size: int) -> int:
     declared = sum(int(dataset.size or 0) * dataset.dtype.itemsize for dataset in datasets)
     if declared > _most(size):
         raise ValueError(f"its {size:,} bytes declare arrays of {declared:,}")
-    return sum(int(dataset.size or 0) for dataset in datasets)
+    return len(datasets), sum(int(dataset.size or 0) for dataset in datasets)
 
 
 def _most(size: int) -> int:

@@ -14,8 +14,6 @@ from keras_sslhsic.networks.resnet import architecture as named_architecture
 from keras_sslhsic.zoo import convert, model_files, registry, sources
 from keras_sslhsic.zoo.encoder import PretrainedEncoder, encoder_of, is_bare
 
-MOST_BLOCKS = 1000  # of a residual network
-
 
 def load_pretrained(
     name: str | os.PathLike,
@@ -190,7 +188,7 @@ def _noted_architecture(note: dict[str, Any], path: Path) -> Architecture:
         built = Architecture(**shape)
         counts = *built.blocks, *built.channels, built.stem_channels, note["channels"]
         usable = all(type(count) is int and count > 0 for count in counts)
-        usable = usable and type(built.bottleneck) is bool and sum(built.blocks) <= MOST_BLOCKS
+        usable = usable and type(built.bottleneck) is bool
     except (KeyError, TypeError, AttributeError):
         usable = False
     if not usable:
