@@ -104,12 +104,12 @@ def save_pretrained(
     if known is not None:
         name = name or known.name
         facts = {fact: getattr(known, fact) for fact in _carried(model)} | facts
-    known_now = describe(model, name or model.name, facts)
+    fields = describe(model, name or model.name, facts)
     with lock.held(directory):
         files.remove_leftovers(directory.resolve())
         _check_replaceable(directory)
         with files.replaced_folder(directory, keep=True) as folder:
-            entry = save_entry(model, known_now, folder / ENCODER_FILE, folder / ENTRY_FILE)
+            entry = save_entry(model, fields, folder / ENCODER_FILE, folder / ENTRY_FILE)
             files.write_text(folder / CARD_FILE, format_card(entry))
     return entry
 
