@@ -4,12 +4,15 @@ The rest of the library is written for `tf` mathematics and plain `keras` layers
 interface, and so may change with the Keras version, is here.
 """
 
-from collections.abc import Sequence
+import contextlib
+import io
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src.models.functional import Functional
+from keras.src.saving import saving_lib
 from keras.src.utils.naming import to_snake_case
 
 
@@ -124,3 +127,49 @@ def set_trainable(model: keras.Model, trainable: bool) -> None:
     """
     for layer in model._flatten_layers():
         layer.trainable = trainable
+
+
+def archive(model: keras.Model) -> io.BytesIO:
+    """What `model.save("NAME.keras")` writes."""
+    content = io.BytesIO()
+    saving_lib.save_model(model, content)
+    return content
+
+
+def weights_file(model: keras.Model) -> io.BytesIO:
+    """What `model.save_weights("NAME.weights.h5")` writes; HDF5 would end the process on a full disk."""
+    content = io.BytesIO()
+    store = saving_lib.H5IOStore(content, mode="w")
+    saving_lib._save_state(
+        model, weights_store=store, assets_store=None, inner_path="", visited_saveables=set()
+    )
+    store.close()
+    return content
+
+
+@contextlib.contextmanager
+def variables_within(arrays: int, numbers: int) -> Iterator[None]:
+    """Raises ValueError where more than so many variables would be made, or of more numbers, before they take memory."""
+    left = [arrays, numbers]
+
+    def create(next_creator: Callable, **settings: Any) -> Any:
+        value = settings.get("initial_value")
+        if callable(value):
+            left[0] -= 1
+            left[1] -= _shape_of(value).num_elements()
+            if min(left) < 0:
+                raise ValueError(
+                    f"it asks for more than the {numbers:,} weights in {arrays:,} arrays that its size allows"
+                )
+        return next_creator(**settings)
+
+    with tf.variable_creator_scope(create):
+        yield
+
+
+def _shape_of(initializer: Callable[[], tf.Tensor]) -> tf.TensorShape:
+    try:
+        with tf.Graph().as_default():
+            return initializer().shape
+    except RuntimeError:  # it draws from a generator with a state, which takes four times as long
+        return tf.function(initializer, autograph=False).get_concrete_function().output_shapes

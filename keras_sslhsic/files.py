@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -20,7 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 _HOST = re.sub(r"[^A-Za-z0-9_]", "_", socket.gethostname())
 _LEFTOVER = re.compile(r"\.(?P<name>.+)\.(?P<host>\w*)-(?P<pid>\d+)-[0-9a-f]{8}\.(partial|earlier)(\.\w+)*")
@@ -29,15 +30,15 @@ _in_use: set[Path] = set()  # this process's temporary files and folders
 
 
 def sha256(path: str | os.PathLike) -> str:
-    """Returns the SHA-256 of a file, in hexadecimal."""
-    with open(path, "rb") as file:
+    """Returns the SHA-256 of a file, in hexadecimal; raises as `open_regular`."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
 
 
-def open_regular(path: str | os.PathLike, limit: int | None = None) -> BinaryIO:
+def open_regular(path: str | os.PathLike, limit: int | None = None) -> io.BufferedReader:
     """Opens a file to read its bytes, if it is a regular file: a named pipe would wait, a device never end.
 
     Args:
@@ -269,14 +270,13 @@ def named(target: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in _FULL or "No space left" in str(error)  # HDF5 gives no errno
+        # HDF5, TensorFlow and this function within itself tell the reason in words alone.
+        full = next((e for e in _FULL if error.errno == e or os.strerror(e) in str(error)), None)
         of_ours = error.filename is not None and is_leftover(os.fsdecode(error.filename))
-        if error.errno is not None and (
-            full or of_ours or error.filename is None or _concerns(error, target)
-        ):
+        if full is not None:
+            reason = os.strerror(full)
+        elif error.errno is not None and (of_ours or error.filename is None or _concerns(error, target)):
             reason = os.strerror(error.errno)
-        elif full:
-            reason = os.strerror(errno.ENOSPC)
         else:
             raise
         raise OSError(f"{display(target)} cannot be written: {reason}.") from error

@@ -96,6 +96,16 @@ def test_full_disk_of_hdf5_names_the_file(tmp_path):
         raise OSError("Can't write data (file write failed: errno = 28, 'No space left on device')")
 
 
+@pytest.mark.parametrize("reason", ["No space left on device", "File too large"])
+def test_reasons_in_words_alone_are_understood(tmp_path, reason):
+    with (
+        pytest.raises(OSError, match=rf"^{tmp_path / 'folder'} cannot be written: {reason}\.$"),
+        files.replaced_folder(tmp_path / "folder") as new,
+        files.named(new / "a"),
+    ):
+        raise OSError(f"{{node}} a.tempstate; {reason} [Op:SaveV2]")
+
+
 def test_errors_about_other_files_stay(tmp_path):
     with pytest.raises(FileNotFoundError, match="other"), files.written_whole(tmp_path / "a"):
         (tmp_path / "other").read_bytes()
@@ -189,6 +199,8 @@ def test_only_regular_files_of_a_limited_size_are_read(tmp_path):
         with pytest.raises(OSError, match=reason):
             files.read_regular(tmp_path / name, 9)
     assert files.read_regular(tmp_path / "file", 10) == bytes(10)
+    with pytest.raises(OSError, match="named pipe"):
+        files.sha256(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\xff", "[" * 100_000])

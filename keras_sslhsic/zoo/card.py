@@ -1,5 +1,6 @@
 """`save_pretrained`: an encoder with everything one has to know to use it again."""
 
+import hashlib
 import math
 import os
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_sslhsic import files
+from keras_sslhsic import files, lock
 from keras_sslhsic.evaluation.features import encoder_hash
 from keras_sslhsic.zoo import model_files
 from keras_sslhsic.zoo.encoder import encoder_of, is_bare, sides_seen
@@ -77,7 +78,8 @@ def save_pretrained(
 
     Args:
         model: an encoder of pixels (`load_pretrained`, `networks.with_preprocessing`), or a trained SSLHSIC.
-        directory: the folder; made if it is missing. Of an earlier save the files are replaced.
+        directory: the folder; made if it is missing. What an earlier save wrote is replaced, all else stays. The change
+            is one renaming of folders: stopped at any moment, the folder holds the earlier save or the new one.
         name: name of the network; by default that of its entry, or the model's.
         **facts: what else is known: architecture, method, training_data, recipe, metrics_source and licence, text;
             width, a number; metrics, numbers in percent by their names.
@@ -89,26 +91,27 @@ def save_pretrained(
         ValueError: if `model` is no encoder of images, or a fact is none of these; nothing is written then.
         FileExistsError: if the folder holds a file of one of these names that no `save_pretrained` wrote, or a
             README.md that was edited since.
+        OSError: if it cannot be written; the message names it.
+        lock.InUseError: if another process is writing it.
 
     Example:
         >>> entry = save_pretrained(encoder, "my_encoder", metrics={"kNN": 83.1}, licence="MIT")
         >>> encoder = load_pretrained("my_encoder")
     """
     directory = Path(directory)
-    _check_replaceable(directory)
     model = encoder_of(model)
     known: Entry | None = getattr(model, "entry", None)
     if known is not None:
         name = name or known.name
         facts = {fact: getattr(known, fact) for fact in _carried(model)} | facts
-    return save_entry(
-        model,
-        directory / ENCODER_FILE,
-        directory / ENTRY_FILE,
-        name or model.name,
-        facts,
-        card=directory / CARD_FILE,
-    )
+    fields = describe(model, name or model.name, facts)
+    with lock.held(directory):
+        files.remove_leftovers(directory.resolve())
+        _check_replaceable(directory)
+        with files.replaced_folder(directory, keep=True) as folder:
+            entry = save_entry(model, fields, folder / ENCODER_FILE, folder / ENTRY_FILE)
+            files.write_text(folder / CARD_FILE, format_card(entry))
+    return entry
 
 
 def _carried(model: keras.Model) -> list[str]:
@@ -124,40 +127,44 @@ def _check_replaceable(directory: Path) -> None:
             name == CARD_FILE or previous.sha256 == (file.exists() and files.sha256(file))
         )
         if file.exists() and not own:
-            raise FileExistsError(f"{directory} holds a {name} of something else: choose another folder.")
+            raise FileExistsError(
+                f"{files.display(directory)} holds a {name} of something else: choose another folder."
+            )
     card = directory / CARD_FILE
-    if previous is not None and card.exists() and card.read_bytes() != format_card(previous).encode():
+    if (
+        previous is not None
+        and card.exists()
+        and files.read_regular(card, 2**20) != format_card(previous).encode()
+    ):
         raise FileExistsError(
-            f"{card} was edited since it was written: move it away to have it written anew."
+            f"{files.display(card)} was edited since it was written: move it away to have it written anew."
         )
 
 
-def save_entry(
-    model: keras.Model,
-    target: Path,
-    entry_file: Path,
-    name: str,
-    facts: Mapping[str, Any],
-    card: Path | None = None,
-) -> Entry:
-    """Saves an encoder of pixels, and beside it its registry entry with the hash of what was saved, and a card.
+def describe(model: keras.Model, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of an entry that do not depend on its file.
 
     Raises:
-        ValueError: before anything is written, as `save_pretrained`.
+        ValueError: if `model` is no encoder of pixels, the name holds a path, or a fact is none; see `save_pretrained`.
     """
     if Path(name).name != name:
         raise ValueError(f"A name may not hold a path, found {name!r}.")
-    facts = {**_measured(model), "architecture": model.name, **_checked(facts), "name": name}
-    with files.written_whole(target, ".keras") as temporary:
-        model.save(temporary)
-        entry = Entry(
-            **facts, file=target.name, sha256=files.sha256(temporary), size=temporary.stat().st_size
-        )
-        with files.written_whole(entry_file) as written:
-            written.write_text(entry.to_json(), "utf-8")
-        if card is not None:
-            with files.written_whole(card) as written:
-                written.write_bytes(format_card(entry).encode())
+    return {**_measured(model), "architecture": model.name, **_checked(facts), "name": name}
+
+
+def save_entry(model: keras.Model, fields: Mapping[str, Any], target: Path, entry_file: Path) -> Entry:
+    """Saves an encoder, and then its registry entry with the hash of what was saved, which makes it valid.
+
+    Args:
+        model: an encoder of pixels.
+        fields: what `describe` says of it.
+        target: the file for the encoder, ``NAME.keras``.
+        entry_file: the file for the entry, beside it.
+    """
+    content = model_files.archive(model)
+    entry = Entry(**fields, file=target.name, sha256=hashlib.sha256(content).hexdigest(), size=len(content))
+    files.write_bytes(target, content)
+    files.write_text(entry_file, entry.to_json())
     return entry
 
 
@@ -194,16 +201,17 @@ def _is_number(value: Any) -> bool:
 def format_card(entry: Entry) -> str:
     """Formats the model card of an entry, in Markdown."""
     side = entry.input_size
-    return _CARD.format(
-        **{
-            key: value or "not stated"
-            for key, value in vars(entry).items()
-            if key not in ("metrics", "input_size")
-        },
-        input="any size" if side is None else f"{side}x{side} pixels (others are resized)",
-        metrics="\n".join(f"- {key}: {value:.2f} %" for key, value in entry.metrics.items())
-        or "Nothing yet.",
-    )
+    stated = {
+        key: "\n".join(map(files.display, v.split("\n"))) if isinstance(v, str) else v
+        for key, v in vars(entry).items()
+    }
+    metrics = [f"- {files.display(key)}: {value:.2f} %" for key, value in entry.metrics.items()]
+    shown = {
+        "name": files.display(entry.name),
+        "input": "any size" if side is None else f"{side}x{side} pixels (others are resized)",
+        "metrics": "\n".join(metrics) or "Nothing yet.",
+    }
+    return _CARD.format(**({key: value or "not stated" for key, value in stated.items()} | shown))
 
 
 def _measured(model: keras.Model) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_sslhsic import files, lock
 from keras_sslhsic.networks import ARCHITECTURES, Architecture, projector, resnet, with_preprocessing
 from keras_sslhsic.networks.resnet import architecture as named_architecture
 from keras_sslhsic.zoo import model_files
@@ -46,8 +47,16 @@ def networks_from_checkpoint(checkpoint: Checkpoint | str | os.PathLike) -> Netw
         >>> networks = networks_from_checkpoint("checkpoint.npy")
         >>> projection = networks.projector(networks.encoder(normalised_images))
     """
-    if not isinstance(checkpoint, Checkpoint):
-        checkpoint = read_checkpoint(checkpoint)
+    if isinstance(checkpoint, Checkpoint):
+        return _networks(checkpoint)
+    read = read_checkpoint(checkpoint)
+    try:
+        return _networks(read)
+    except ValueError as error:
+        raise ValueError(f"{files.display(checkpoint)}: {files.display(error)}") from error
+
+
+def _networks(checkpoint: Checkpoint) -> Networks:
     pool = _Pool(checkpoint)
     architecture, stem = pool.architecture()
     encoder = resnet(
@@ -124,24 +133,36 @@ def convert(
 
     Raises:
         ValueError: for another architecture than expected, arrays left over, or another kind of target.
+        OSError: if `source` cannot be read or `target` cannot be written; the message names it.
+        lock.InUseError: if another process is writing `target`.
     """
     target = Path(target)
     if not target.name.endswith((".weights.h5", ".keras")):
         raise ValueError(f"The target must end in .weights.h5 or .keras, found {target.name!r}.")
     if heads and target.suffix != ".keras":
         raise ValueError(f"Weights with heads need a .keras target, found {target.name!r}.")
+    model, note = converted(source, target.suffix == ".keras", heads, expect)
+    with lock.held(target):
+        model_files.save_model(model, target, note)
+    return note
+
+
+def converted(
+    source: str | os.PathLike, pixels: bool = False, heads: bool = False, expect: str | None = None
+) -> tuple[keras.Model, dict[str, Any]]:
+    """Returns the model and the note that `convert` writes; `pixels` for resizing and normalisation inside."""
     checkpoint = read_checkpoint(source)
     networks = networks_from_checkpoint(checkpoint)
     name = architecture_name(networks.architecture)
     if expect is not None and expect != name:
-        raise ValueError(f"{source} holds {name or networks.architecture}, expected {expect}.")
+        raise ValueError(f"{files.display(source)} holds {name or networks.architecture}, expected {expect}.")
     if heads:
         model = networks_model(networks)
-    elif target.suffix == ".keras":
+    elif pixels:
         model = with_preprocessing(networks.encoder, IMAGENET_MEAN, IMAGENET_STD, size=224)
     else:
         model = networks.encoder
-    report = {
+    return model, {
         "architecture": name,
         "shape": networks.architecture._asdict(),
         "stem": "small" if networks.encoder.get_layer("stem_conv").strides == (1, 1) else "imagenet",
@@ -150,8 +171,6 @@ def convert(
         "kernel_scale": checkpoint.kernel_scale,
         "parameters": model_files.count_parameters(model),
     }
-    model_files.save_model(model, target, note=report)
-    return report
 
 
 def _kernels(architecture: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:

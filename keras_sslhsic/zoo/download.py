@@ -2,17 +2,23 @@
 
 import http.client
 import os
+import re
 import sys
+import time
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from keras_sslhsic import files
+from keras_sslhsic.zoo.model_files import LARGEST
 
 CHUNK = 1 << 20
 TIMEOUT = 60  # seconds without a byte
+DEADLINE = 12 * 3600  # seconds in all
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -32,24 +38,42 @@ def fetch(url: str, target: str | os.PathLike, sha256: str | None = None, size: 
         `target`.
 
     Raises:
-        ValueError: if the address is not https, or the file is cut short or has another hash or length.
-            `target` is not touched.
-        OSError: if it cannot be fetched.
+        ValueError: if the address, or one that it leads to, is not https; if the file is cut short, too long or of
+            another hash; or if it could be cut without a sign: neither its server nor the arguments tell its length or
+            hash. `target` is not touched.
+        OSError: if it cannot be fetched or written.
     """
     _check_address(url)
     target = Path(target)
-    with files.written_whole(target) as temporary:
-        try:
-            with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
-                _check_address(response.geturl())
-                declared = response.headers.get("Content-Length")
-                total = int(declared) if declared else None
-                received = _copy(response, temporary, total, target.name)
-        except (OSError, http.client.HTTPException) as error:
-            raise OSError(f"Could not download {url}: {error}") from error
+    with files.written_whole(target) as temporary, _open(url) as response:
+        declared = response.headers.get("Content-Length", "")
+        chunked = (
+            response.headers.get("Transfer-Encoding", "").lower() == "chunked"
+        )  # and has an end of its own
+        total = int(declared) if re.fullmatch("[0-9]{1,18}", declared) and not chunked else None
+        if total is None and size is None and sha256 is None and not chunked:
+            raise ValueError(
+                f"{files.display(url)} does not say how long it is, so that it may be cut: append #sha256=... to the address."
+            )
+        most = LARGEST if size is None else size
+        if total is not None and total > most:
+            raise ValueError(f"{files.display(url)} has {total:,} bytes, more than the {most:,} expected.")
+        received = 0
+        with (
+            tqdm(total=total, unit="B", unit_scale=True, desc=target.name, file=sys.stderr) as bar,
+            temporary.open("wb") as file,
+        ):
+            for chunk in _chunks(response, url):
+                received += len(chunk)
+                if received > most:
+                    raise ValueError(f"{files.display(url)} has more than the {most:,} bytes expected.")
+                file.write(chunk)
+                bar.update(len(chunk))
         for expected in (total, size):
             if expected is not None and received != expected:
-                raise ValueError(f"{url} is cut short or altered: {received} bytes, expected {expected}.")
+                raise ValueError(
+                    f"{files.display(url)} is cut short or altered: {received} bytes, expected {expected}."
+                )
         check_sha256(temporary, sha256, url)
     return target
 
@@ -61,22 +85,48 @@ def check_sha256(path: str | os.PathLike, expected: str | None, what: object = N
     found = files.sha256(path)
     if found != expected.lower():
         raise ValueError(
-            f"{what or path} has SHA-256 {found}, expected {expected}: it was altered or damaged."
+            f"{files.display(what or path)} has SHA-256 {found}, expected {expected}: it was altered or damaged. "
+            "Restore it, or write it again."
         )
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows to addresses that could have been given, without a change of scheme."""
+
+    def redirect_request(self, request: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        _check_address(newurl)
+        if urllib.parse.urlsplit(newurl).scheme != urllib.parse.urlsplit(request.full_url).scheme:
+            raise ValueError(
+                f"{files.display(request.full_url)} leads to {files.display(newurl)}: weights are only downloaded over https."
+            )
+        return super().redirect_request(request, fp, code, msg, headers, newurl)
+
+
+def _open(url: str) -> Any:
+    try:
+        return urllib.request.build_opener(_Redirects).open(url, timeout=TIMEOUT)
+    except (OSError, http.client.HTTPException) as error:
+        raise OSError(f"Could not download {files.display(url)}: {files.display(error)}") from error
+
+
+def _chunks(response: Any, url: str) -> Iterator[bytes]:
+    """What arrives, as it arrives: a server that sends a byte now and then is not waited for for ever."""
+    end = time.monotonic() + DEADLINE
+    while True:
+        try:
+            chunk = response.read1(CHUNK)
+        except (OSError, http.client.HTTPException) as error:
+            raise OSError(f"Could not download {files.display(url)}: {files.display(error)}") from error
+        if not chunk:
+            return
+        yield chunk
+        if time.monotonic() > end:
+            raise OSError(
+                f"Could not download {files.display(url)}: it takes more than {DEADLINE:,} seconds."
+            )
 
 
 def _check_address(url: str) -> None:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOCAL):
         raise ValueError(f"Weights are only downloaded over https, found {url!r}.")
-
-
-def _copy(response, path: Path, total: int | None, name: str) -> int:
-    bar = tqdm(total=total, unit="B", unit_scale=True, desc=name, file=sys.stderr)
-    received = 0
-    with bar, path.open("wb") as file:
-        while chunk := response.read(CHUNK):
-            file.write(chunk)
-            received += len(chunk)
-            bar.update(len(chunk))
-    return received

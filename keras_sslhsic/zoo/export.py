@@ -1,9 +1,7 @@
 """Encoders for serving: SavedModel, LiteRT and ONNX files that run without this package."""
 
-import json
 import os
 import re
-import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -13,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic import files
+from keras_sslhsic import files, lock
 from keras_sslhsic.data import decode
 from keras_sslhsic.networks.folding import fold_batch_norm
 from keras_sslhsic.version import __version__
@@ -42,8 +40,8 @@ def export(model: keras.Model, path: str | os.PathLike, keep_batch_norm: bool = 
     suffix = Path(path).suffix.lower()
     if not re.fullmatch(r"|\.(v?\d.*|tflite|onnx|savedmodel)", suffix):
         raise ValueError(
-            f"{path}: nothing is written to {suffix} files. Give NAME.tflite, NAME.onnx, or for a SavedModel the name "
-            "of a folder without an ending."
+            f"{files.display(path)}: nothing is written to {files.display(suffix)} files. Give NAME.tflite, NAME.onnx, or "
+            "for a SavedModel the name of a folder without an ending."
         )
     if keep_batch_norm and suffix in (".tflite", ".onnx"):
         raise ValueError(f"keep_batch_norm is for SavedModels; {suffix} files are not trained on.")
@@ -82,6 +80,8 @@ def export_saved_model(
 
     Raises:
         ValueError: if `model` does not read images, or `path` is taken.
+        OSError: if it cannot be written.
+        lock.InUseError: if another process is writing it.
 
     Example:
         >>> export_saved_model(encoder, "served/1")
@@ -90,15 +90,16 @@ def export_saved_model(
     """
     model = encoder_of(model)
     target = Path(path).resolve()  # of a link, the folder that it leads to
-    if target.exists():
-        _check_replaceable(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-        saved_model.write(model if keep_batch_norm else _fold(model), f"{folder}/model", max_pixels)
-        Path(folder, "model", NOTE_FILE).write_text(json.dumps({"version": __version__}))
+    with lock.held(target):
+        files.remove_leftovers(target)
         if target.exists():
-            shutil.rmtree(target)
-        os.replace(f"{folder}/model", target)
+            _check_replaceable(target)
+        with files.replaced_folder(target) as folder:
+            try:
+                saved_model.write(model if keep_batch_norm else _fold(model), str(folder), max_pixels)
+            except tf.errors.OpError as error:  # its operations on files have errors of their own
+                raise OSError(str(error)) from error
+            files.write_json(folder / NOTE_FILE, {"version": __version__})
 
 
 def export_litert(model: keras.Model, path: str | os.PathLike) -> None:
@@ -128,8 +129,8 @@ def export_litert(model: keras.Model, path: str | os.PathLike) -> None:
         return interpreter.get_signature_runner("serving_default")(image=image)["features"]
 
     _check_answer(model, answer, "LiteRT")
-    with files.written_whole(path) as temporary:
-        temporary.write_bytes(content)
+    with lock.held(path):
+        files.write_bytes(path, content)
 
 
 def export_onnx(model: keras.Model, path: str | os.PathLike, opset: int = 17) -> None:
@@ -166,8 +167,8 @@ def export_onnx(model: keras.Model, path: str | os.PathLike, opset: int = 17) ->
     except Exception as error:  # both raise many types
         raise ValueError(f"ONNX cannot express this encoder: {error}") from error
     _check_answer(model, lambda image: session.run(["features"], {"image": image})[0], "ONNX")
-    with files.written_whole(path) as temporary:
-        temporary.write_bytes(content)
+    with lock.held(path):
+        files.write_bytes(path, content)
 
 
 def _fold(model: keras.Model) -> keras.Model:
@@ -206,13 +207,14 @@ def _check_precision(model: keras.Model, target: str) -> None:
 
 def _check_replaceable(target: Path) -> None:
     if target.is_file():
-        raise ValueError(f"{target} is a file: give the name of a folder for a SavedModel.")
+        raise ValueError(f"{files.display(target)} is a file: give the name of a folder for a SavedModel.")
     found = {str(file.relative_to(target)) for file in target.rglob("*")}
     links = {str(file.relative_to(target)) for file in target.rglob("*") if file.is_symlink()}
     if not found or (NOTE_FILE in found and found <= EXPORTED and not links):
         return
     others = sorted((found - EXPORTED) | links) or ["a SavedModel of something else"]
+    listed = files.display(", ".join(others[:3])) + (" ..." if len(others) > 3 else "")
     raise ValueError(
-        f"{target} holds {', '.join(others[:3])}{' ...' if len(others) > 3 else ''}, and only an earlier export is replaced: "
-        "choose another path, or move that away."
+        f"{files.display(target)} holds {listed}, and only an earlier export is replaced: choose another path, or "
+        "move that away."
     )

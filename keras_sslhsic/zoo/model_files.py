@@ -1,18 +1,30 @@
-"""Files of models, and the note that goes into them."""
+"""Files of models, the note that goes into them, and what a file may ask for.
 
+A file of a stranger may declare far more than it holds, and Keras allocates what is declared. What is declared is
+compared with the bytes that are there before anything is made of it.
+"""
+
+import contextlib
+import io
 import json
 import os
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import h5py
 import keras
 import numpy as np
 
-from keras_sslhsic.files import written_whole
+from keras_sslhsic import compat, files
 
 NOTE = "keras_sslhsic"  # attribute of a .weights.h5 file, member of a .keras file: JSON
+LARGEST = 2**34  # bytes of a model file: four times the largest that was published
+_WEIGHTS = "model.weights.h5"  # member of a .keras file
+_TEXT = 2**22  # bytes of a member that is JSON: twenty times those of a ResNet-50
+_EXPANSION, _FLOOR = 10, 2**20  # what is declared is at most so many times the bytes of the file, or so many
+_UNSAVED = 64, 2**20  # arrays and numbers that a model may have beyond those of its file
 
 
 def count_parameters(model: keras.Model) -> int:
@@ -20,33 +32,138 @@ def count_parameters(model: keras.Model) -> int:
     return sum(int(np.prod(v.shape)) for v in model.weights if not v.name.startswith("moving_"))
 
 
+def archive(model: keras.Model, note: dict[str, Any] | None = None) -> bytes:
+    """The bytes of ``NAME.keras``, with a note if one is given."""
+    content = compat.archive(model)
+    if note is not None:
+        with zipfile.ZipFile(content, "a") as members:
+            members.writestr(f"{NOTE}.json", json.dumps(note))
+    return content.getvalue()
+
+
 def save_model(model: keras.Model, target: str | os.PathLike, note: dict[str, Any]) -> None:
-    """Saves a model to ``NAME.keras``, or its weights to ``NAME.weights.h5``, with a note; never half."""
-    target = Path(target)
-    if target.suffix == ".keras":
-        with written_whole(target, ".keras") as temporary:
-            model.save(temporary)
-            with zipfile.ZipFile(temporary, "a") as archive:
-                archive.writestr(f"{NOTE}.json", json.dumps(note))
-    else:
-        with written_whole(target, ".weights.h5") as temporary:
-            model.save_weights(temporary)
-            with h5py.File(temporary, "r+") as file:
-                file.attrs[NOTE] = json.dumps(note)
+    """Saves a model to ``NAME.keras``, or its weights to ``NAME.weights.h5``, with a note; never half.
+
+    Raises:
+        OSError: if it cannot be written; the message names `target`.
+    """
+    if Path(target).suffix == ".keras":
+        files.write_bytes(target, archive(model, note))
+        return
+    content = compat.weights_file(model)
+    with h5py.File(content, "r+") as file:
+        file.attrs[NOTE] = json.dumps(note)
+    files.write_bytes(target, content.getvalue())
 
 
 def read_note(path: str | os.PathLike) -> dict[str, Any]:
     """Reads the note that `save_model` put into a file; empty if there is none.
 
     Raises:
+        OSError: if there is no such file, or it is no regular one.
         ValueError: if the file is damaged or of another kind.
     """
-    try:
-        if str(path).endswith(".keras"):
-            with zipfile.ZipFile(path) as archive:
-                member = f"{NOTE}.json"
-                return json.loads(archive.read(member)) if member in archive.namelist() else {}
-        with h5py.File(path, "r") as file:
-            return json.loads(file.attrs.get(NOTE, "{}"))
-    except (OSError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not a readable model file: {error}") from error
+    with _opened(path, "is not a readable model file") as content:
+        if isinstance(content, zipfile.ZipFile):
+            member = f"{NOTE}.json"
+            text = content.read(member) if member in content.namelist() else "{}"
+        else:
+            text = content.attrs.get(NOTE, "{}")
+        note = json.loads(text)
+        if not isinstance(note, dict):
+            raise ValueError(f"its note is a {type(note).__name__}, expected a mapping")
+    return note
+
+
+def load(path: str | os.PathLike) -> keras.Model:
+    """Loads a ``.keras`` file, without its optimizer.
+
+    Raises:
+        OSError: if there is no such file, or it is no regular one.
+        ValueError: if it is damaged, declares more than its size allows, holds code (safe mode) or weights that are not
+            finite.
+    """
+    with within_bounds(path, "is not a readable Keras model"):
+        model = keras.models.load_model(path, compile=False, safe_mode=True)
+    check_finite(model, path)
+    return model
+
+
+@contextlib.contextmanager
+def within_bounds(path: str | os.PathLike, problem: str) -> Iterator[None]:
+    """Within it, a ``.keras`` or ``.weights.h5`` file is made a model of, as large as its bytes allow.
+
+    Args:
+        path: the file.
+        problem: what the message says of the file if anything goes wrong.
+
+    Raises:
+        OSError: if there is no such file, or it is no regular one.
+        ValueError: if the file declares more than its size allows, if variables of more numbers than it has are made,
+            and for whatever else goes wrong.
+    """
+    with _opened(path, problem) as content:
+        if isinstance(content, zipfile.ZipFile):
+            with content.open(_WEIGHTS) as weights, h5py.File(io.BytesIO(weights.read()), "r") as file:
+                found = _count(file, content.getinfo(_WEIGHTS).file_size)
+        else:
+            found = _count(content, os.path.getsize(path))
+        with compat.variables_within(*np.add(found, _UNSAVED).tolist()):
+            yield
+
+
+def check_finite(model: keras.Model, path: str | os.PathLike) -> None:
+    """Raises ValueError if a variable of a model that was read from `path` holds NaN or infinity; names the first."""
+    for variable in model.variables:
+        value = np.asarray(variable)
+        if value.dtype.kind not in "biu" and not np.isfinite(value.astype(np.float32, copy=False)).all():
+            raise ValueError(
+                f"{files.display(path)} holds NaN or infinity in {files.display(variable.path)}: take weights from before the "
+                "training diverged."
+            )
+
+
+def reason(error: Exception) -> str:
+    """The first line of another library's error, without its full stop."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return files.display(lines[0][:300]).rstrip(".:")
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike, problem: str) -> Iterator[zipfile.ZipFile | h5py.File]:
+    """The members of a .keras file, or the datasets of an HDF5 file; errors name the file."""
+    with files.open_regular(path, LARGEST) as file:
+        try:
+            with _members(file) if str(path).endswith(".keras") else h5py.File(file, "r") as content:
+                yield content
+        except Exception as error:  # both formats, and the layers of a model, raise whatever they like
+            raise ValueError(f"{files.display(path)} {problem}: {reason(error)}.") from error
+
+
+def _members(file: BinaryIO) -> zipfile.ZipFile:
+    """Opens a zip archive that inflates to no more than its size allows."""
+    content = zipfile.ZipFile(file)
+    size = os.fstat(file.fileno()).st_size
+    declared = sum(member.file_size for member in content.infolist())
+    if declared > _most(size):
+        raise ValueError(f"its {size:,} bytes would inflate to {declared:,}")
+    for member in content.infolist():
+        if member.filename.endswith(".json") and member.file_size > _TEXT:
+            raise ValueError(f"its {member.filename} has {member.file_size:,} bytes, more than {_TEXT:,}")
+    return content
+
+
+def _count(file: h5py.File, size: int) -> tuple[int, int]:
+    """(arrays, numbers) in an HDF5 file, where they take no more bytes than its size allows."""
+    datasets: list[h5py.Dataset] = []
+    file.visititems(lambda name, item: datasets.append(item) if isinstance(item, h5py.Dataset) else None)
+    if any(dataset.external or dataset.is_virtual for dataset in datasets):
+        raise ValueError("its weights lie in other files")
+    declared = sum(int(dataset.size or 0) * dataset.dtype.itemsize for dataset in datasets)
+    if declared > _most(size):
+        raise ValueError(f"its {size:,} bytes declare arrays of {declared:,}")
+    return len(datasets), sum(int(dataset.size or 0) for dataset in datasets)
+
+
+def _most(size: int) -> int:
+    return max(_FLOOR, _EXPANSION * size)

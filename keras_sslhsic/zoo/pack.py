@@ -4,14 +4,13 @@ Usage: python -m keras_sslhsic.zoo.pack runs/fashion_small r18_fashion
 """
 
 import argparse
-import json
 import os
 from pathlib import Path
+from typing import Any
 
-import keras
-
-from keras_sslhsic.zoo import registry
-from keras_sslhsic.zoo.card import save_entry
+from keras_sslhsic import files, lock
+from keras_sslhsic.zoo import model_files, registry
+from keras_sslhsic.zoo.card import describe, save_entry
 from keras_sslhsic.zoo.registry import Entry
 from keras_sslhsic.zoo.sources import ENCODER_FILE
 
@@ -31,26 +30,40 @@ def pack(run: str | os.PathLike, name: str, folder: str | os.PathLike = registry
 
     Raises:
         FileNotFoundError: if the run is not finished.
-        ValueError: if its summary holds no accuracy of the pretrained encoder.
+        ValueError: if its summary holds no accuracy of the pretrained encoder, or one of its files is damaged.
+        OSError: if the files cannot be written.
+        lock.InUseError: if another process is packing this name.
     """
     run, folder = Path(run), Path(folder)
-    config = json.loads((run / "config.json").read_text("utf-8"))
-    summary = json.loads((run / "summary.json").read_text("utf-8"))
-    rows = [row for row in summary["results"] if row["features"] == "pretrained"]
-    if len(rows) != 1:
-        raise ValueError(f"{run} holds {len(rows)} accuracies of the pretrained encoder, expected one.")
-    facts = {
-        "architecture": config["encoder"]["name"],
-        "width": config["encoder"].get("width"),
-        "method": "SSL-HSIC",
-        "training_data": DATA,
-        "recipe": f"configs/{config['name']}.py: {config['epochs']} epochs, batch {config['batch_size']}",
-        "metrics": {f"Fashion-MNIST {key}": round(100 * rows[0][key], 2) for key in ("knn", "linear")},
-        "metrics_source": f"measured by this project on the bundled test images, seed {summary['seed']}",
-        "licence": "Apache-2.0",
-    }
-    encoder = keras.models.load_model(run / ENCODER_FILE, compile=False)
-    return save_entry(encoder, folder / f"{name}.keras", folder / f"{name}.json", name, facts)
+    facts = _facts(files.read_json(run / "config.json"), files.read_json(run / "summary.json"), run)
+    encoder = model_files.load(run / ENCODER_FILE)
+    fields = describe(encoder, name, facts)
+    target = folder / f"{name}.keras"
+    with lock.held(target):
+        return save_entry(encoder, fields, target, target.with_suffix(".json"))
+
+
+def _facts(config: dict[str, Any], summary: dict[str, Any], run: Path) -> dict[str, Any]:
+    try:
+        rows = [row for row in summary["results"] if row["features"] == "pretrained"]
+        if len(rows) != 1:
+            raise ValueError(
+                f"{files.display(run)} holds {len(rows)} accuracies of the pretrained encoder, expected one."
+            )
+        return {
+            "architecture": config["encoder"]["name"],
+            "width": config["encoder"].get("width"),
+            "method": "SSL-HSIC",
+            "training_data": DATA,
+            "recipe": f"configs/{config['name']}.py: {config['epochs']} epochs, batch {config['batch_size']}",
+            "metrics": {f"Fashion-MNIST {key}": round(100 * rows[0][key], 2) for key in ("knn", "linear")},
+            "metrics_source": f"measured by this project on the bundled test images, seed {summary['seed']}",
+            "licence": "Apache-2.0",
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"The config.json or summary.json in {files.display(run)} is not that of a run of `pretrain`: {error!r}."
+        ) from error
 
 
 if __name__ == "__main__":

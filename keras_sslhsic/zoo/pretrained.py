@@ -2,13 +2,12 @@
 
 import os
 import warnings
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from keras_sslhsic import compat
+from keras_sslhsic import compat, files
 from keras_sslhsic.evaluation.features import encoder_hash
 from keras_sslhsic.networks import Architecture, build_encoder, resnet, with_preprocessing
 from keras_sslhsic.networks.resnet import architecture as named_architecture
@@ -44,8 +43,10 @@ def load_pretrained(
 
     Raises:
         ValueError: for an unknown name (the nearest is suggested), a wrong hash, a file of another
-            architecture.
+            architecture; for one that is damaged, holds code, declares more than its size allows or has weights that are
+            not finite.
         FileNotFoundError: if the weights are nowhere; the message names the ways to get them.
+        OSError: if a file cannot be read or is no regular file, or a download fails.
 
     Example:
         >>> encoder = load_pretrained("r18_fashion")
@@ -58,7 +59,9 @@ def load_pretrained(
     path = Path(name)
     if str(name) not in registry.entries() and path.exists():
         if weights is not None:
-            raise ValueError(f"{path} holds its own weights: leave out weights={str(weights)!r}.")
+            raise ValueError(
+                f"{files.display(path)} holds its own weights: leave out weights={str(weights)!r}."
+            )
         file = sources.in_folder(path)
         model, entry = _load_file(file, entry=None), sources.entry_beside(file)
     else:
@@ -102,45 +105,50 @@ def _load_found(entry: registry.Entry, weights: str | os.PathLike | None, cache:
 
 def _load_file(path: Path, entry: registry.Entry | None) -> keras.Model:
     """Reads an encoder of pixels from any kind of file."""
-    if path.suffix == ".keras":
-        return _load_keras(path, entry)
-    if path.suffix in (".npy", ".pkl"):
-        networks = convert.networks_from_checkpoint(path)
-        _check_architecture(path, networks.architecture, entry)
-        return _with_entry_preprocessing(networks.encoder, entry)
-    if path.name.endswith(".weights.h5"):
-        return _load_weights(path, entry)
-    raise ValueError(f"{path} is no model file: expected .keras, .weights.h5, .npy or .pkl.")
+    files.open_regular(path, model_files.LARGEST).close()
+    try:
+        if path.suffix == ".keras":
+            return _load_keras(path, entry)
+        if path.suffix in (".npy", ".pkl"):
+            networks = convert.networks_from_checkpoint(path)
+            _check_architecture(path, networks.architecture, entry)
+            return _with_entry_preprocessing(networks.encoder, entry)
+        if path.name.endswith(".weights.h5"):
+            return _load_weights(path, entry)
+    except (ValueError, OSError):
+        raise
+    except Exception as error:  # of a graph of layers that nobody would draw
+        raise ValueError(f"{files.display(path)} holds no encoder: {model_files.reason(error)}.") from error
+    raise ValueError(f"{files.display(path)} is no model file: expected .keras, .weights.h5, .npy or .pkl.")
 
 
 def _load_keras(path: Path, entry: registry.Entry | None) -> keras.Model:
-    try:
-        model = keras.models.load_model(path, compile=False)
-    except (ValueError, TypeError, OSError, KeyError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not a readable Keras model: {error}") from error
+    shown = files.display(path)
+    model = model_files.load(path)
     if isinstance(getattr(model, "output", None), dict):  # the converter's networks with their heads
         return _with_entry_preprocessing(model.get_layer(index=1), entry)
     try:
         model = encoder_of(model)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{shown}: {error}") from None
     if entry is not None:
         found = model.output_shape[-1], model_files.count_parameters(model)
         expected = entry.feature_size, entry.parameters
         if found != expected:
             raise ValueError(
-                f"{path} is of another architecture than {entry.name}: (features, parameters) are {found}, expected {expected}."
+                f"{shown} is of another architecture than {entry.name}: (features, parameters) are {found}, expected "
+                f"{expected}."
             )
     if not is_bare(model):
         return model
     if entry is None:
         if model.input_shape[1:] != (None, None, 3):
             raise ValueError(
-                f"{path} is an encoder of images {list(model.input_shape[1:])} without normalisation: save "
+                f"{shown} is an encoder of images {list(model.input_shape[1:])} without normalisation: save "
                 "networks.with_preprocessing(encoder, mean, std), which reads pixels."
             )
         warnings.warn(
-            f"{path} is an encoder without normalisation: that of ImageNet, and resizing to 224 pixels, are put before it. If "
+            f"{shown} is an encoder without normalisation: that of ImageNet, and resizing to 224 pixels, are put before it. If "
             "it was trained otherwise, wrap it in networks.with_preprocessing before saving it.",
             stacklevel=4,
         )
@@ -150,28 +158,44 @@ def _load_keras(path: Path, entry: registry.Entry | None) -> keras.Model:
 def _load_weights(path: Path, entry: registry.Entry | None) -> keras.Model:
     note = model_files.read_note(path)
     if note:
-        shape: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in note["shape"].items()}
-        built = Architecture(**shape)
+        built = _noted_architecture(note, path)
         _check_architecture(path, built, entry)
-        encoder = resnet(
-            built, (None, None, note["channels"]), note["stem"], note["architecture"] or "resnet"
-        )
     elif entry is not None:
-        encoder = _untrained(entry)
+        built = named_architecture(entry.architecture, entry.width)
+        note = {"architecture": entry.architecture, "channels": entry.channels, "stem": entry.stem}
     else:
         raise ValueError(
-            f"{path} does not say of which network it is: give the name and weights={str(path)!r}."
+            f"{files.display(path)} does not say of which network it is: give the name and weights={str(path)!r}."
         )
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # one warning a layer, before the error that matters
-            encoder.load_weights(path)
-    except (ValueError, OSError, KeyError) as error:
-        raise ValueError(
-            f"{path} does not hold the weights of {encoder.name}, as the converter and save_weights of a "
-            f"build_encoder write them: {str(error).splitlines()[0]}"
-        ) from error
+    name = str(note.get("architecture") or "resnet")
+    problem = (
+        f"does not hold the weights of {files.display(name)}, as the converter and save_weights of a build_encoder write "
+        "them"
+    )
+    with model_files.within_bounds(path, problem), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one warning a layer, before the error that matters
+        encoder = resnet(built, (None, None, note["channels"]), note["stem"], name)
+        encoder.load_weights(path)
+    model_files.check_finite(encoder, path)
     return _with_entry_preprocessing(encoder, entry)
+
+
+def _noted_architecture(note: dict[str, Any], path: Path) -> Architecture:
+    try:
+        shape: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in note["shape"].items()
+        }
+        built = Architecture(**shape)
+        counts = *built.blocks, *built.channels, built.stem_channels, note["channels"]
+        usable = all(type(count) is int and count > 0 for count in counts)
+        usable = usable and type(built.bottleneck) is bool
+    except (KeyError, TypeError, AttributeError):
+        usable = False
+    if not usable:
+        raise ValueError(
+            f"{files.display(path)} has a note that names no network: convert the checkpoint again."
+        )
+    return built
 
 
 def _untrained(entry: registry.Entry) -> keras.Model:
@@ -181,7 +205,9 @@ def _untrained(entry: registry.Entry) -> keras.Model:
 def _check_architecture(path: Path, found: Architecture, entry: registry.Entry | None) -> None:
     if entry is not None and found != named_architecture(entry.architecture, entry.width):
         name = convert.architecture_name(found) or f"a network of {found}"
-        raise ValueError(f"{path} is of another architecture: {name}, expected {entry.architecture}.")
+        raise ValueError(
+            f"{files.display(path)} is of another architecture: {name}, expected {entry.architecture}."
+        )
 
 
 def _with_entry_preprocessing(encoder: keras.Model, entry: registry.Entry | None) -> keras.Model:

@@ -3,9 +3,13 @@
 import dataclasses
 import difflib
 import json
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from keras_sslhsic.files import display
 
 BUNDLED = Path(__file__).parent / "files"  # NAME.json beside NAME.keras
 
@@ -76,23 +80,80 @@ class Entry:
         return json.dumps(dataclasses.asdict(self), indent=2)
 
     @classmethod
-    def from_json(cls, text: str) -> "Entry":
+    def from_json(cls, text: str | bytes) -> "Entry":
         """Reads an entry back.
 
         Raises:
-            ValueError: if it is no mapping in JSON, or has fields that an entry has not.
+            ValueError: if it is no mapping in JSON, has fields that an entry has not or lacks some, or one of them is
+                nothing that it can be.
         """
-        fields: dict[str, Any] = json.loads(text)
+        try:
+            fields: dict[str, Any] = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("A registry entry is nested too deeply.") from error
         if not isinstance(fields, dict):
             raise ValueError(f"A registry entry is a mapping, found {type(fields).__name__}.")
-        unknown = set(fields) - {field.name for field in dataclasses.fields(cls)}
+        unknown = set(fields) - set(_FIELDS)
         if unknown:
-            raise ValueError(f"A registry entry has no field {', '.join(sorted(unknown))}.")
-        file = fields.get("file")
-        if file is not None and Path(file).name != file:
-            raise ValueError(f"The file of a registry entry lies beside it, found {file!r}.")
+            raise ValueError(f"A registry entry has no field {', '.join(map(display, sorted(unknown)))}.")
+        missing = [
+            field for field in ("name", "architecture", "feature_size", "parameters") if field not in fields
+        ]
+        if missing:
+            raise ValueError(f"A registry entry needs the fields {', '.join(missing)}.")
+        for field, value in fields.items():
+            expected, fits = _FIELDS[field]
+            if not fits(value):
+                raise ValueError(f"The {field} of a registry entry {expected}, found {value!r:.100}.")
         fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
         return cls(**fields)
+
+
+def _count(most: int, least: int = 1) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and least <= value <= most
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or fits(value)
+
+
+# What each field of an entry is in a file.
+_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "name": ("is a text", _text),
+    "architecture": ("is a text", _text),
+    "feature_size": ("is a number of features", _count(2**31)),
+    "parameters": ("is a number of parameters", _count(2**40, least=0)),
+    "width": ("is a positive number or null", _or_null(lambda value: _number(value) and 0 < value <= 1024)),
+    "stem": ("is a text", _text),
+    "input_size": ("is a number of pixels or null", _or_null(_count(2**14))),
+    "channels": ("is a number of channels", _count(2**14)),
+    "mean": ("is a list of numbers", lambda value: isinstance(value, list) and all(map(_number, value))),
+    "std": ("is a list of numbers", lambda value: isinstance(value, list) and all(map(_number, value))),
+    "method": ("is a text", _text),
+    "training_data": ("is a text", _text),
+    "recipe": ("is a text", _text),
+    "metrics": (
+        "maps names to numbers",
+        lambda value: isinstance(value, dict) and all(map(_number, value.values())),
+    ),
+    "metrics_source": ("is a text", _text),
+    "licence": ("is a text", _text),
+    "url": ("is an address or null", _or_null(_text)),
+    "file": ("lies beside it", _or_null(lambda value: _text(value) and Path(value).name == value)),
+    "sha256": (
+        "is 64 hexadecimal digits or null",
+        _or_null(lambda value: _text(value) and re.fullmatch("[0-9a-fA-F]{64}", value) is not None),
+    ),
+    "size": ("is a number of bytes or null", _or_null(_count(2**50))),
+}
 
 
 def unstated(entry: Entry) -> Entry:

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 from keras_sslhsic import files
-from keras_sslhsic.zoo import convert, download, registry
+from keras_sslhsic.zoo import convert, download, model_files, registry
 
 WEIGHTS_VARIABLE = "KERAS_SSLHSIC_WEIGHTS"
 ENCODER_FILE = "encoder.keras"  # in a folder of `save_pretrained` and in a run folder
@@ -48,7 +48,12 @@ def find(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path) 
     known = re.fullmatch("(?:sha256=([0-9a-fA-F]{64}))?", fragment)
     if known is None:
         raise ValueError(
-            f"Expected #sha256= and 64 hexadecimal digits at the end of the address, found #{fragment}."
+            f"Expected #sha256= and 64 hexadecimal digits at the end of the address, found #{files.display(fragment)}."
+        )
+    if known[1] is None:
+        warnings.warn(
+            f"{files.display(address)} is taken as it is, since no hash of it is given: append #sha256=... to have it checked.",
+            stacklevel=4,
         )
     return _cached(address, cache, known[1])
 
@@ -62,14 +67,14 @@ def in_folder(path: Path, name: str | None = None) -> Path:
     """
     if not path.is_dir():
         if not path.exists():
-            raise FileNotFoundError(f"There are no weights at {path}.")
+            raise FileNotFoundError(f"There are no weights at {files.display(path)}.")
         return _unaltered(path)
     names = [ENCODER_FILE] if name is None else [f"{name}.weights.h5", f"{name}.keras", ENCODER_FILE]
     for candidate in names:
         if (path / candidate).is_file():
             return _unaltered(path / candidate)
     raise FileNotFoundError(
-        f"The folder {path} holds no {' or '.join(names)}: it is no mirror of the zoo, no folder of "
+        f"The folder {files.display(path)} holds no {' or '.join(names)}: it is no mirror of the zoo, no folder of "
         "save_pretrained and no finished run."
     )
 
@@ -84,12 +89,13 @@ def _unaltered(encoder: Path) -> Path:
 def entry_beside(encoder: Path) -> registry.Entry | None:
     """The registry entry that `save_pretrained` wrote for an encoder.keras; None if it did not write that."""
     file = encoder.with_name(ENTRY_FILE)
-    if encoder.name != ENCODER_FILE or not file.is_file():
+    if encoder.name != ENCODER_FILE or not file.exists():
         return None
+    content = files.read_regular(file, limit=2**20)
     try:
-        return registry.Entry.from_json(file.read_text("utf-8"))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{file} is damaged: save the encoder again ({error}).") from error
+        return registry.Entry.from_json(content)
+    except ValueError as error:
+        raise ValueError(f"{files.display(file)} is damaged: save the encoder again ({error}).") from error
 
 
 def _published(entry: registry.Entry, cache: Path) -> Path:
@@ -100,10 +106,18 @@ def _published(entry: registry.Entry, cache: Path) -> Path:
     if entry.url is None:
         raise FileNotFoundError(_NOT_PUBLISHED.format(name=entry.name, variable=WEIGHTS_VARIABLE))
     print(f"{entry.name}: weights by the authors of {entry.method}, licence {entry.licence}.")
+    if entry.sha256 is None:
+        warnings.warn(
+            f"{entry.name}: the publisher of the weights states no hash of them, so that it cannot be told whether they are "
+            "what was published.",
+            stacklevel=5,
+        )
     converted = cache / f"{entry.name}.weights.h5"
     if not _intact(converted):
         official = _cached(entry.url, cache, entry.sha256)
-        convert.convert(official, converted, expect=entry.architecture)
+        # Several processes may do this at once: each writes its own temporary file, and the last rename wins.
+        model, note = convert.converted(official, expect=entry.architecture)
+        model_files.save_model(model, converted, note)
         _write_hash(converted)
     return converted
 
@@ -135,15 +149,18 @@ def _hash_file(path: Path) -> Path:
 
 
 def _write_hash(path: Path) -> None:
-    with files.written_whole(_hash_file(path)) as temporary:
-        temporary.write_text(files.sha256(path))
+    files.write_text(_hash_file(path), files.sha256(path))
 
 
 def _intact(path: Path) -> bool:
     """Whether a cached file is there and still has the hash that it had when it was written."""
     if not path.exists() or not _hash_file(path).exists():
         return False
-    if files.sha256(path) == _hash_file(path).read_text().strip():
+    with files.open_regular(_hash_file(path)) as file:
+        noted = file.read(100).decode("ascii", "replace").strip()
+    if files.sha256(path) == noted:
         return True
-    warnings.warn(f"{path} was altered since it was downloaded; it is fetched again.", stacklevel=2)
+    warnings.warn(
+        f"{files.display(path)} was altered since it was downloaded; it is fetched again.", stacklevel=2
+    )
     return False

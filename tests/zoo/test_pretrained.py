@@ -16,6 +16,8 @@ from keras_sslhsic.zoo.card import save_pretrained
 from keras_sslhsic.zoo.pretrained import load_pretrained
 from keras_sslhsic.zoo.registry import Entry
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* no hash of")
+
 SMALL = Entry("small", "r18_1x", 32, 699_000, width=0.0625, input_size=32, method="SSL-HSIC", licence="MIT")
 
 
