@@ -45,7 +45,7 @@ def _check(options: argparse.Namespace) -> None:
     for name, value in vars(options).items():
         if value == "":
             raise ValueError(f"the value of {name} is empty.")
-    checks.integer("seed", getattr(options, "seed", 0), 0)
+    checks.integer("seed", getattr(options, "seed", None), 0, optional=True)
     given = (getattr(options, name, None) for name in ("out", "to", "sheet", "json"))
     for path in map(Path, filter(None, given)):
         from keras_sslhsic import files
@@ -107,6 +107,10 @@ def _parser() -> argparse.ArgumentParser:
         "class in each; or a data set of TensorFlow Datasets (transfer, transfer_finetune: one of the twelve sets); "
         "default: bundled, where the run did not use other images",
     )  # fmt: skip
+    evaluate.add_argument(
+        "--config",
+        help="a Python file with get_config() that holds settings of the protocol; those given here come first",
+    )
     evaluate.add_argument("--data-dir", help="where TensorFlow Datasets keeps its files")
     evaluate.add_argument("--train-split", default="train", help="of a TensorFlow data set (default: train)")
     evaluate.add_argument("--test-split", default="test", help="of a TensorFlow data set (default: test)")
@@ -158,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--num-classes", type=int, help="classes of a TFDS set that does not name them (linear, finetune)"
     )
-    evaluate.add_argument("--seed", type=int, default=0, help="of whatever the protocol draws (default: 0)")
+    evaluate.add_argument("--seed", type=int, help="of whatever the protocol draws (default: 0)")
     evaluate.add_argument(
         "--out", help="file of JSON lines to add the result to (default: results.jsonl of the run, or here)"
     )
@@ -238,7 +242,7 @@ def _memory(parser):
 
 def _override(parser, argument, options):
     """`epochs=5` of `--config.epochs=5`."""
-    if options.command != "pretrain" or not argument.startswith("--config.") or "=" not in argument:
+    if not getattr(options, "config", None) or not argument.startswith("--config.") or "=" not in argument:
         parser.error(
             f"unrecognized argument: {argument} (fields of a config are changed with --config.FIELD=VALUE)"
         )
@@ -268,12 +272,14 @@ def _pretrain(options):
 
 
 def _evaluate(options):
-    from keras_sslhsic import evaluation, experiment
+    from keras_sslhsic import config, evaluation, experiment
     from keras_sslhsic.evaluation import protocols, results
     from keras_sslhsic.evaluation.report import table
 
     if (options.run_folder is None) == (options.encoder is None):
         raise ValueError("Give either --run with a run folder, or --encoder with an encoder.")
+    if options.config and options.protocol in (None, "all"):
+        raise ValueError("--config holds the settings of one protocol: name it.")
     name = options.run_folder or options.encoder
     out = options.out or Path(options.run_folder or ".") / "results.jsonl"
     if options.protocol is None:
@@ -289,7 +295,7 @@ def _evaluate(options):
         untrained = experiment.untrained_encoder(options.run_folder) if options.run_folder else None
         records = []
         for record in evaluation.benchmark_bundled(
-            encoder, untrained, name=name, seed=options.seed, verbose=True
+            encoder, untrained, name=name, seed=options.seed or 0, verbose=True
         ):
             results.append(out, record)
             records.append(record)
@@ -297,12 +303,15 @@ def _evaluate(options):
         return
     names = (
         "k", "temperature", "fraction", "num_classes", "batch_size", "epochs", "steps", "learning_rates", "weight_decays",
+        "seed",
     )  # fmt: skip
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if options.config:
+        given = config.load(options.config, options.overrides).to_dict() | given
     if options.protocol in ("knn", "logistic", "transfer") and "batch_size" in given:
         given["encoding_batch"] = given.pop("batch_size")
     if options.protocol != "knn":
-        given["seed"] = options.seed
+        given.setdefault("seed", 0)
     arguments = protocols.arguments(options.protocol, **given)
     result: evaluation.Result
     if options.protocol in ("transfer", "transfer_finetune"):

@@ -173,7 +173,11 @@ def test_protocols_of_a_folder_are_set_by_the_command_and_recorded(squares, caps
         "0",
     ]
     assert cli.main(["evaluate", "linear", *evaluate, *linear]) == 0
-    finetune = ["--steps", "3", "--learning-rates", "0.01", "--batch-size", "8", "--fraction", "0.5"]
+    Path("settings.py").write_text(
+        "from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict("
+        "{'steps': 9, 'learning_rates': (0.01,), 'batch_size': 9, 'fraction': 0.5})\n"
+    )
+    finetune = ["--config", "settings.py", "--config.batch_size=8", "--steps", "3"]
     assert cli.main(["evaluate", "finetune", *evaluate, *finetune]) == 0
     first, second = map(json.loads, Path("r.jsonl").read_text().splitlines())
     images = {"image_size": 28, "short_side": 32, "resize": "bicubic"}
