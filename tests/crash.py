@@ -87,6 +87,7 @@ class _Process:
             return exchange_names(one, other)
 
         handles = self._handles()
+        gc.freeze()  # so that what the process leaves is collected fast
         _running, files._exchange_names = self, exchanged
         try:
             with contextlib.suppress(Killed):
@@ -96,8 +97,9 @@ class _Process:
                 raise
         finally:
             _running, files._exchange_names = None, exchange_names
-        if self.killed:
             gc.collect()
+            gc.unfreeze()
+        if self.killed:
             for handle in self._handles() - handles:  # and with them locks
                 os.close(handle)
             files._in_use.clear()
