@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_sslhsic import checks, files
-from keras_sslhsic.data import npy
+from keras_sslhsic.data import decode, npy
 
 
 class Cache:
@@ -48,22 +48,22 @@ class Cache:
             return self._arrays.get(key)
         entry = self._entry(key)
         try:
-            with files.open_regular(entry, self.limit) as stream:
+            with files.open_regular(entry, decode.MAX_BYTES) as stream:
                 size = os.fstat(stream.fileno()).st_size
                 hold(size)
                 array = npy.read(stream, size)
-        except FileNotFoundError:
+        except OSError:
             return None
-        except (OSError, ValueError):
+        except ValueError:
             self._remove(entry)
             return None
-        fits = len(array.shape) == len(shape) and all(
+        fits = array.ndim == len(shape) and all(
             want in (None, side) for want, side in zip(shape, array.shape, strict=True)
         )
-        if array.dtype != np.uint8 or not fits:
-            self._remove(entry)
-            return None
-        return array
+        if array.dtype == np.uint8 and fits:
+            return array
+        self._remove(entry)
+        return None
 
     def put(self, key: str, array: np.ndarray) -> None:
         """Keeps the array, if there is room."""
