@@ -29,7 +29,7 @@ from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.model import SSLHSIC
 from keras_sslhsic.training.progress import Progress
 from keras_sslhsic.training.strategy import strategy
-from keras_sslhsic.zoo.model_files import save_model
+from keras_sslhsic.zoo import model_files
 
 CONFIG, SUMMARY, HISTORY = "config.json", "summary.json", "history.csv"
 RESULTS = "results.jsonl"
@@ -113,9 +113,9 @@ def _pretrain(config, shared, workdir, machines, started):
     )
     history = read_history(workdir / HISTORY)
     plots.curves(history, workdir / "curves.png")
-    save_model(serving_encoder(model, model.evaluation_encoder), workdir / ENCODER, {})
-    save_model(model.evaluation_encoder, workdir / WEIGHTS, {})
-    save_model(model, workdir / MODEL, {})
+    model_files.save_model(serving_encoder(model, model.evaluation_encoder), workdir / ENCODER, {})
+    model_files.save_model(model.evaluation_encoder, workdir / WEIGHTS, {})
+    model_files.save_model(model, workdir / MODEL, {})
     summary = {
         "name": config.name,
         "seed": config.seed,
@@ -126,7 +126,7 @@ def _pretrain(config, shared, workdir, machines, started):
     }
     if data.labelled_arrays is not None:
         # Read back, so that it shares no variables with the encoder that is set back to its first weights.
-        encoder = _load_encoder(workdir)
+        encoder = model_files.load(workdir / ENCODER)
         model.encoder.set_weights(untrained)
         holdout = config.data.get("holdout", 0.0)
         summary["results"] = compare(
@@ -286,7 +286,7 @@ def evaluate_run(workdir: str | os.PathLike) -> list[dict[str, Any]]:
         raise ValueError(
             f"The run in {display(workdir)} is not finished: it has no {ENCODER}. Go on with it by --resume."
         )
-    encoder = _load_encoder(workdir)
+    encoder = model_files.load(workdir / ENCODER)
     return compare(encoder, untrained_encoder(workdir), *data.labelled_arrays)
 
 
@@ -382,10 +382,6 @@ def _described_by(workdir: str | os.PathLike) -> Iterator[None]:
         raise ValueError(
             f"{display(Path(workdir) / CONFIG)} is not the config of a run: {display(error)}. Restore it."
         ) from error
-
-
-def _load_encoder(workdir: Path) -> keras.Model:
-    return keras.models.load_model(workdir / ENCODER, compile=False, safe_mode=True)
 
 
 def read_summary(workdir: str | os.PathLike) -> dict[str, Any]:

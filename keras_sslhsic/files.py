@@ -31,8 +31,11 @@ _in_use: set[Path] = set()  # this process's temporary files and folders
 
 def sha256(path: str | os.PathLike) -> str:
     """Returns the SHA-256 of a file, in hexadecimal; raises as `open_regular`."""
+    digest = hashlib.sha256()
     with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 # Reading ------------------------------------------------------------------------------------------------------------

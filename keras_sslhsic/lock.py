@@ -48,8 +48,10 @@ def held(target: str | os.PathLike) -> Iterator[None]:
         )
         yield
     finally:
-        path.unlink(missing_ok=True)  # before it is released: whoever waits sees that its name is gone
-        os.close(handle)
+        try:
+            path.unlink(missing_ok=True)  # before it is released: whoever waits sees that its name is gone
+        finally:
+            os.close(handle)
         with contextlib.suppress(OSError):  # what was locked is in it
             for folder in made:
                 folder.rmdir()

@@ -260,10 +260,16 @@ def _scan(instruction, label_key):
     A record is its length (8 bytes), a checksum (4), its bytes, a checksum (4).
     """
     rows, file = [], str(instruction.filename)
+    size = epath.Path(file).stat().length
     with epath.Path(file).open("rb") as stream:
         for number in range(instruction.skip + instruction.take):
-            (length,) = struct.unpack("<Q", stream.read(12)[:8])
+            head = stream.read(12)
             start = stream.tell()
+            length = struct.unpack("<Q", head[:8])[0] if len(head) == 12 else size
+            if start + length + 4 > size:
+                raise ValueError(
+                    f"{file} is damaged or cut short at record {number}: prepare the data set again."
+                )
             if number >= instruction.skip:
                 example = tf.train.Example.FromString(stream.read(length))
                 own = list(example.features.feature[label_key].int64_list.value)

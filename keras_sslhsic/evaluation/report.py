@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from keras_sslhsic.evaluation import paper, results
+from keras_sslhsic.files import display, write_text, written_whole
 
 # Fields of a record that belong to its recipe; records of earlier versions have no other.
 _SETTINGS = ("k", "temperature", "fraction", "seed", "num_train")
@@ -62,10 +63,10 @@ def report(path: str | os.PathLike, output: str | os.PathLike | None = None) -> 
     records = results.read(path)
     path = Path(path)
     output = Path(output) if output is not None else (path if path.is_dir() else path.parent)
-    output.mkdir(parents=True, exist_ok=True)
     text = table(records)
-    (output / "report.md").write_text(text + "\n", encoding="utf-8")
-    chart(records).savefig(output / "report.png", dpi=150)
+    write_text(output / "report.md", text + "\n")
+    with written_whole(output / "report.png", ".png") as temporary:
+        chart(records).savefig(temporary, dpi=150)
     return text
 
 
@@ -181,7 +182,12 @@ def _paper_rows(section: str, labels: Mapping[Measure, str], columns: Sequence[s
 
 def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     rule = ["---"] * 3 + ["---:"] * (len(head) - 3)
-    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *lines))
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in (head, rule, *lines))
+
+
+def _cell(text: str) -> str:
+    """A cell of a Markdown table: names may hold what would end it."""
+    return display(text).replace("|", r"\|")
 
 
 def _format(record: Mapping[str, Any]) -> str:

@@ -13,8 +13,9 @@ from warnings import warn
 
 import numpy as np
 
-# What every record has.
-_FIELDS = {"protocol", "value", "interval"}
+from keras_sslhsic.files import display, read_regular
+
+MAX_BYTES = 2**30  # of a file of results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,22 +112,31 @@ def _records(file: Path) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     damaged: list[int] = []
     foreign: list[int] = []
-    for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
+    for number, line in enumerate(read_regular(file, MAX_BYTES).split(b"\n"), 1):
         try:
             found = json.loads(line) if line.strip() else None
         except ValueError:  # of JSON, or of the encoding
             # A record that was cut short is half an object.
             (damaged if line.startswith(b'{"') else foreign).append(number)
             continue
-        if isinstance(found, dict) and found.keys() >= _FIELDS:
+        if isinstance(found, dict) and _is_record(found):
             records.append(found)
         elif line.strip():
             foreign.append(number)
     if foreign and not records:
-        raise ValueError(f"{file} holds something else than results: line {foreign[0]} is no record.")
+        raise ValueError(
+            f"{display(file)} holds something else than results: line {foreign[0]} is no record."
+        )
     for number in sorted(damaged + foreign):
-        warn(f"Line {number} of {file} is no whole record; it is left out.", stacklevel=4)
+        warn(f"Line {number} of {display(file)} is no whole record; it is left out.", stacklevel=4)
     return records
+
+
+def _is_record(found: dict[str, Any]) -> bool:
+    match found:
+        case {"protocol": str(), "value": int() | float(), "interval": [int() | float(), int() | float()]}:
+            return True
+    return False
 
 
 def wilson_interval(share: float, n: int, z: float = 1.959964) -> tuple[float, float]:

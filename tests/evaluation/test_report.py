@@ -47,6 +47,11 @@ def test_report_of_a_folder(tmp_path):
     assert (tmp_path / "out" / "report.png").stat().st_size > 1000
 
 
+def test_names_do_not_end_a_cell_or_a_line():
+    text = table([{**RECORD, "encoder": "a|b\nc\x1b[31m"}])
+    assert r"| a\|b\nc\x1b[31m | 1234 |" in text.split("\n\n")[0]
+
+
 OTHERS = {
     "protocol": "linear_features",
     "recipe": {"epochs": 80},
