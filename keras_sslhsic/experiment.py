@@ -250,10 +250,13 @@ def compare(
         One {"features", "knn", "linear"} for each, accuracies in [0, 1].
     """
     name = "pretrained" if workdir is None else str(workdir)
+    file = None if workdir is None else workdir / RESULTS
+    known = evaluation.results.read(file) if file is not None and file.exists() else []
     rows: dict[str, dict[str, Any]] = {}
     for record in evaluation.compare(encoder, untrained, train, test, data=data, name=name):
-        if workdir is not None:
-            evaluation.results.append(workdir / RESULTS, record)
+        # A run that was killed after this, and went on, has them already.
+        if file is not None and not any(evaluation.results.same(record, other) for other in known):
+            evaluation.results.append(file, record)
         features = "pretrained" if record["encoder"] == name else record["encoder"]
         protocol = record["protocol"].removesuffix("_features")
         rows.setdefault(features, {"features": features})[protocol] = record["value"]

@@ -108,6 +108,12 @@ def read(path: str | os.PathLike) -> list[dict[str, Any]]:
     return sorted(records, key=lambda record: str(record.get("time", "")))
 
 
+def same(record: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two records, of which one may have been read back, say the same of different times."""
+    one, two = ({k: v for k, v in r.items() if k != "time"} for r in (record, other))
+    return json.dumps(one, default=_plain, sort_keys=True) == json.dumps(two, default=_plain, sort_keys=True)
+
+
 def _records(file: Path) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     damaged: list[int] = []

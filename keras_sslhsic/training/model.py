@@ -507,7 +507,7 @@ class SSLHSIC(keras.Model):
                 f"gamma is {gamma:g}, but hsic_zy / sqrt(hsic_zz) of {size} images in {views} views is never above "
                 f"{bound:.3g}: the loss is least where all outputs are equal. Give a smaller gamma or a larger batch, or train "
                 "with a target network.",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):

@@ -103,3 +103,17 @@ def test_records_are_in_the_order_of_their_time(tmp_path):
     for i, time in enumerate(("2024-01-03", "2024-01-01", "2024-01-02")):
         results.append(tmp_path / f"run{i}" / "results.jsonl", {**LINE, "time": time})
     assert [record["time"][-1] for record in results.read(tmp_path)] == ["1", "2", "3"]
+
+
+def test_same_result_of_another_time_is_known(tmp_path):
+    record = {
+        "protocol": "knn",
+        "value": np.float64(0.5),
+        "interval": (0.4, 0.6),
+        "recipe": {"k": 20},
+        "time": "1",
+    }
+    results.append(tmp_path / "results.jsonl", record)
+    [read] = results.read(tmp_path / "results.jsonl")
+    assert results.same({**record, "time": "2"}, read)
+    assert not results.same({**record, "value": 0.25}, read)

@@ -69,17 +69,17 @@ def assert_same(found, expected):
     """Two runs of the same steps that add up in another order.
 
     A factor of the number of replicas, or statistics of one of them, would change a move by tenths of it. Rounding
-    grows through the normalisations of three steps; a thousandth is eight thousand times the spacing of float32.
+    grows through the normalisations of three steps; a ten-thousandth is eight hundred times the spacing of float32.
     A bias before a batch normalisation is moved by rounding alone: 2^-24 of gradients near 1 in 32 rows, times the
     rate 0.5 and a momentum that has added up to 5.6, is below 1e-5.
     """
     for path, value, reference, move in zip(
         found.paths, found.state, expected.state, expected.moves, strict=True
     ):
-        np.testing.assert_allclose(value, reference, rtol=0, atol=1e-3 * move + 1e-5, err_msg=path)
+        np.testing.assert_allclose(value, reference, rtol=0, atol=1e-4 * move + 1e-5, err_msg=path)
     assert found.history.keys() == expected.history.keys()
     for metric, value in expected.history.items():
-        np.testing.assert_allclose(found.history[metric], value, rtol=1e-3, atol=1e-5, err_msg=metric)
+        np.testing.assert_allclose(found.history[metric], value, rtol=1e-5, atol=1e-5, err_msg=metric)
 
 
 LOSSES = {
@@ -109,7 +109,7 @@ def test_the_scale_of_the_gradient_is_that_of_the_global_batch():
         moved[replicas] = before - model.projector.layers[-2].kernel.value.numpy()
     assert np.abs(moved[1]).max() > 1e-3
     # A weight below 1 is rounded by up to 2^-25 on each side.
-    np.testing.assert_allclose(moved[2], moved[1], rtol=0, atol=1e-3 * np.abs(moved[1]).max() + 2**-24)
+    np.testing.assert_allclose(moved[2], moved[1], rtol=0, atol=1e-4 * np.abs(moved[1]).max() + 2**-24)
     assert history["grad_norm"][0] > np.linalg.norm(moved[1])
 
 
@@ -122,10 +122,20 @@ def test_lars_with_a_schedule():
     assert_same(two, one)
 
 
-@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_steps_per_execution_changes_nothing(replicas):
-    one = train(replicas, LOSSES["features"](), True)
-    assert_same(train(replicas, LOSSES["features"](), True, steps_per_execution=3), one)
+def test_steps_per_execution_changes_nothing():
+    one = train(1, LOSSES["features"](), True)
+    many = train(1, LOSSES["features"](), True, steps_per_execution=3)
+    for expected, found in zip(one.state, many.state, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+    for metric, value in one.history.items():
+        np.testing.assert_allclose(many.history[metric], value, rtol=1e-6, err_msg=metric)
+
+
+@pytest.mark.slow
+def test_steps_per_execution_changes_nothing_with_replicas():
+    # Shapes are dynamic inside of the loop, so sums are taken in another order.
+    one = train(2, LOSSES["features"](), True)
+    assert_same(train(2, LOSSES["features"](), True, steps_per_execution=3), one)
 
 
 def test_replicas_draw_different_views():
