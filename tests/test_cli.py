@@ -76,7 +76,7 @@ def test_help_says_what_every_command_does(capsys):
         (["evaluate", "knn", "--encoder", "r18_fashion", "--data", "nowhere"], "nowhere is no folder, and"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--data", "../no where"], "../no where is no folder, and"),
         (["evaluate", "transfer", "--encoder", "r18_fashion", "--data", "web"], "Unknown transfer set 'web'"),
-        (["evaluate", "knn", "--encoder", "r18_fashion", "--seed", "-1"], "seed must be at least 0, found -1"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--seed", "-1"], "seed must be None or at least 0, found -1"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--epochs", "3"], "knn has no epochs; it has encoding_batch, k"),
         (["evaluate", "finetune", "--encoder", "r18_fashion", "--epochs", "3", "--steps", "4"], "either steps or epochs"),
         (["evaluate", "transfer_finetune", "--encoder", "r18_fashion", "--data", "web"], "Unknown transfer set 'web'"),

@@ -90,7 +90,7 @@ def test_exporting_over_an_earlier_export(tmp_path, monkeypatch, exchanges):
     if not exchanges:
         monkeypatch.setattr(files, "_exchange_names", lambda *paths: False)
 
-    def write(model, folder):  # tracing takes seconds
+    def write(model, folder, max_pixels):  # tracing takes seconds
         for name in ("saved_model.pb", "variables/variables.index"):
             files.write_text(f"{folder}/{name}", model)
 
