@@ -55,7 +55,6 @@ def test_help_says_what_every_command_does(capsys):
             "'info_nce' takes no gamma, kernel, num_features",
         ),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.epochs=0"], "epochs must be at least 1, found 0"),
-        (["pretrain", "--config", CONFIG, "--workdir", "x", "--resume"], "There is no run in x to go on with"),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=1"], "A batch of 1 image: HSIC"),
         (["evaluate"], "Give either --run"),
         (["evaluate", "--run", "nowhere", "--data", "cifar10"], "--data and --out go with a protocol"),
