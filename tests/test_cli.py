@@ -145,6 +145,32 @@ def test_folders_without_images_are_named(arguments, message, photos, capsys):
     assert set(os.listdir()) - {"broken_images.log"} == {"Bilder für alle", "broken", "empty"}
 
 
+def test_names_are_told_with_their_control_characters_escaped(photos, capsys):
+    Path("Bilder für alle").rename("a\x1b[31m")
+    assert cli.main(["evaluate", "knn", "--encoder", "r18_fashion", "--data", "a\x1b[31m", "--k", "1",
+                     "--image-size", "28", "--out", "b\x1b.jsonl"]) == 0  # fmt: skip
+    assert cli.main(["report", "b\x1b.jsonl", "--out", "c"]) == 0
+    assert cli.main(["report", "empty\x1b"]) == 2
+    Path("empty").rename("empty\x1b")
+    assert cli.main(["report", "empty\x1b"]) == 2
+    told = "".join(capsys.readouterr())
+    assert "\x1b" not in told
+    assert r"knn on a\x1b[31m: top1" in told and r"Added to b\x1b.jsonl." in told
+    assert r"No results in empty\x1b: run an evaluation first." in told
+
+
+def test_what_was_exported_is_named_with_control_characters_escaped(tmp_path, monkeypatch, capsys):
+    from keras_sslhsic.zoo import convert, export
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_load", lambda name: None)
+    monkeypatch.setattr(export, "export", lambda *arguments: None)
+    monkeypatch.setattr(convert, "convert", lambda *arguments, **options: {"method": "a\x1b"})
+    assert cli.main(["export", "--model", "a", "--out", "x\x1b"]) == 0
+    assert cli.main(["convert", "a", "--to", "x\x1b.keras"]) == 0
+    assert capsys.readouterr().out == "Wrote x\\x1b.\nmethod: a\\x1b\nWrote x\\x1b.keras.\n"
+
+
 @pytest.fixture
 def squares(tmp_path, monkeypatch):
     """A folder of 24 bright and dark images a split."""

@@ -169,7 +169,7 @@ def _has(found: dict[str, Any], name: str) -> bool:
 
 
 def _is_share(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value <= 1
+    return type(value) in (int, float) and 0 <= value <= 1 + 1e-9  # a mean is rounded
 
 
 def _depth(value: Any) -> int:
