@@ -35,7 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not isinstance(error, UNUSABLE) and not _is_op_error(error):
             raise
-        print(f"keras-sslhsic {options.command}: {_explain(error)}", file=sys.stderr)
+        from keras_sslhsic.files import display
+
+        reason = "\n".join(map(display, _explain(error).split("\n")))
+        print(f"keras-sslhsic {options.command}: {reason}", file=sys.stderr)
         return 2
     return 0
 

@@ -168,7 +168,11 @@ def test_what_was_exported_is_named_with_control_characters_escaped(tmp_path, mo
     monkeypatch.setattr(convert, "convert", lambda *arguments, **options: {"method": "a\x1b"})
     assert cli.main(["export", "--model", "a", "--out", "x\x1b"]) == 0
     assert cli.main(["convert", "a", "--to", "x\x1b.keras"]) == 0
-    assert capsys.readouterr().out == "Wrote x\\x1b.\nmethod: a\\x1b\nWrote x\\x1b.keras.\n"
+    monkeypatch.setattr(cli, "_load", lambda name: (_ for _ in ()).throw(ValueError("a\x1b is none.")))
+    assert cli.main(["export", "--model", "a", "--out", "x"]) == 2
+    out, error = capsys.readouterr()
+    assert error == "keras-sslhsic export: a\\x1b is none.\n"
+    assert out == "Wrote x\\x1b.\nmethod: a\\x1b\nWrote x\\x1b.keras.\n"
 
 
 @pytest.fixture

@@ -112,6 +112,7 @@ def chart(records: Iterable[Mapping[str, Any]]) -> Figure:
     figure = Figure(figsize=(max(6.0, 1.6 * len(columns)), 4.0), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / len(cells)
+    bars = {}
     for i, (row, found) in enumerate(cells.items()):
         values = [100 * record["value"] for record in found.values()]
         ends = [[100 * end for end in record["interval"]] for record in found.values()]
@@ -121,7 +122,7 @@ def chart(records: Iterable[Mapping[str, Any]]) -> Figure:
         ]
         places = [columns.index(labels[measure]) + (i - (len(cells) - 1) / 2) * width for measure in found]
         label = display(", ".join(filter(None, (row.encoder, row.hash, row.data))))
-        axes.bar(places, values, width, yerr=errors, capsize=2, label=label)
+        bars[label] = axes.bar(places, values, width, yerr=errors, capsize=2)
     for line in _paper_rows("4.2", labels, columns):
         if line[0].startswith(f"*{paper.WITH},"):
             for j, text in enumerate(line[4:]):
@@ -129,7 +130,8 @@ def chart(records: Iterable[Mapping[str, Any]]) -> Figure:
                     axes.hlines(float(text), j - 0.45, j + 0.45, "black", "dashed")
     axes.set_xticks(range(len(columns)), map(display, columns), parse_math=False)
     axes.set_ylabel("% on the test split")
-    for name in axes.legend(fontsize="small").get_texts():
+    # Given beside the bars, since a bar's own label with "_" in front is left out.
+    for name in axes.legend(list(bars.values()), list(bars), fontsize="small").get_texts():
         name.set_parse_math(False)  # a name with dollar signs is no formula
     return figure
 

@@ -87,8 +87,8 @@ def check_sha256(path: str | os.PathLike, expected: str | None, what: object = N
     found = files.sha256(path)
     if found != expected.lower():
         raise ValueError(
-            f"{files.display(what or path)} has SHA-256 {found}, expected {expected}: it was altered or damaged. "
-            "Restore it, or write it again."
+            f"{files.display(what or path)} has SHA-256 {found}, expected {files.display(expected)}: it was "
+            "altered or damaged. Restore it, or write it again."
         )
 
 

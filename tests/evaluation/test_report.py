@@ -126,11 +126,11 @@ def test_a_share_of_a_subset_is_one_of_the_whole_set():
 
 
 def test_names_with_dollar_signs_and_control_characters_are_drawn_as_they_are(tmp_path):
-    record = {**RECORD, "encoder": "a$\\frac{$\x1b", "protocol": "$x_{$", "data": "bundled"}
+    record = {**RECORD, "encoder": "_a$\\frac{$\x1b", "protocol": "$x_{$", "data": "bundled"}
     results.append(tmp_path / "results.jsonl", record)
     report(tmp_path)
     [label] = [text.get_text() for text in chart([record]).axes[0].get_legend().get_texts()]
-    assert label == r"a$\frac{$\x1b, 1234, bundled"
+    assert label == r"_a$\frac{$\x1b, 1234, bundled"
 
 
 def test_data_sets_of_different_size_share_a_column():
