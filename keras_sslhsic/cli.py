@@ -35,7 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not isinstance(error, UNUSABLE) and not _is_op_error(error):
             raise
-        print(f"keras-sslhsic {options.command}: {_explain(error)}", file=sys.stderr)
+        from keras_sslhsic.files import display
+
+        reason = "\n".join(map(display, _explain(error).split("\n")))
+        print(f"keras-sslhsic {options.command}: {reason}", file=sys.stderr)
         return 2
     return 0
 
@@ -275,6 +278,7 @@ def _evaluate(options):
     from keras_sslhsic import config, evaluation, experiment
     from keras_sslhsic.evaluation import protocols, results
     from keras_sslhsic.evaluation.report import table
+    from keras_sslhsic.files import display
 
     if (options.run_folder is None) == (options.encoder is None):
         raise ValueError("Give either --run with a run folder, or --encoder with an encoder.")
@@ -334,19 +338,23 @@ def _evaluate(options):
         out, result.record(encoder=name, encoder_hash=evaluation.encoder_hash(encoder), data=options.data)
     )
     low, high = result.interval
-    print(f"{options.protocol} on {options.data}: {result.metric} {_percent(result.value)} %", end=" ")
+    print(
+        f"{options.protocol} on {display(options.data)}: {result.metric} {_percent(result.value)} %", end=" "
+    )
     print(f"(95 %: {_percent(low)} to {_percent(high)})")
-    print(f"Added to {out}.")
+    print(f"Added to {display(out)}.")
 
 
 def _own_data(options):
     """The images that are measured on where none are named."""
     from keras_sslhsic import experiment
+    from keras_sslhsic.files import display
 
     source = experiment.load_config(options.run_folder).data.source if options.run_folder else "bundled"
     if source != "bundled" and options.protocol != "all":
         raise ValueError(
-            f"The run in {options.run_folder} did not train on the bundled images: name the images to measure on with --data."
+            f"The run in {display(options.run_folder)} did not train on the bundled images: name the images to "
+            "measure on with --data."
         )
     return "bundled"
 
@@ -375,19 +383,21 @@ def _extract(options):
 
 
 def _export(options):
+    from keras_sslhsic.files import display
     from keras_sslhsic.zoo.export import export
 
     export(_load(options.model), options.out, options.keep_batch_norm)
-    print(f"Wrote {options.out}.")
+    print(f"Wrote {display(options.out)}.")
 
 
 def _convert(options):
+    from keras_sslhsic.files import display
     from keras_sslhsic.zoo.convert import convert
 
     noted = convert(options.source, options.to, heads=options.heads, expect=options.expect)
     for key, value in noted.items():
-        print(f"{key}: {value}")
-    print(f"Wrote {options.to}.")
+        print(f"{key}: {display(value)}")
+    print(f"Wrote {display(options.to)}.")
 
 
 def _inspect(options):

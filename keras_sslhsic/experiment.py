@@ -35,6 +35,7 @@ CONFIG, SUMMARY, HISTORY = "config.json", "summary.json", "history.csv"
 RESULTS = "results.jsonl"
 ENCODER, MODEL, WEIGHTS = "encoder.keras", "model.keras", "encoder.weights.h5"
 VIEWS, BROKEN = "views.png", "broken_images.log"
+CHECKPOINTS, LOGS = "checkpoints", "logs"
 
 
 def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = False) -> dict[str, Any]:
@@ -51,16 +52,16 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     Args:
         config: see configs/fashion_small.py.
         workdir: the run folder; made if it is missing.
-        resume: go on with the run that the folder holds; one that is finished stays as it is. One that was killed before
-            it wrote its config begins anew, with a warning.
+        resume: go on with the run that the folder holds; one that is finished stays as it is. Where none has begun yet,
+            as it was killed before it wrote its config, it begins, with a warning.
 
     Returns:
         What summary.json holds: name, seed, epochs, seconds of all sessions (but not of epochs that were cut short), last
         metrics and the rows of the table, whose results are in results.jsonl of the folder.
 
     Raises:
-        ValueError: if the folder holds another run, none to resume or one whose files are damaged, or the config does not
-            fit the data.
+        ValueError: if the folder holds another run, something else or a run whose files are damaged, or the config does
+            not fit the data.
         FloatingPointError: if the loss or a variable is no longer finite; the last checkpoint is from before.
         lock.InUseError: if another process works in the folder.
     """
@@ -75,6 +76,11 @@ def pretrain(config: ConfigDict, workdir: str | os.PathLike, resume: bool = Fals
     with held(workdir):
         # Another process may have begun there just before.
         _check_folder(shared if resume else workdir, config, resume)
+        if resume and not (shared / CONFIG).exists():
+            warnings.warn(
+                f"The run in {display(shared)} had not begun: it has no {CONFIG}. It begins now.",
+                stacklevel=2,
+            )
         return _pretrain(config, shared, workdir, machines, started)
 
 
@@ -90,7 +96,7 @@ def _pretrain(config, shared, workdir, machines, started):
     untrained = model.encoder.get_weights()
     plots.save(views.show(data.sample(8), model.policy), workdir / VIEWS)
 
-    checkpoint = Checkpoint(shared / "checkpoints")
+    checkpoint = Checkpoint(shared / CHECKPOINTS)
     first_epoch = checkpoint.restore(model)
     if records.rows and not first_epoch:
         warnings.warn(
@@ -106,7 +112,7 @@ def _pretrain(config, shared, workdir, machines, started):
             *([TargetEMA(config.target_ema)] if model.target else []),
             StopOnFault(),
             records,
-            keras.callbacks.TensorBoard(str(workdir / "logs"), write_graph=False),
+            keras.callbacks.TensorBoard(str(workdir / LOGS), write_graph=False),
             checkpoint,
             Progress(),
         ],
@@ -296,8 +302,9 @@ def evaluate_run(workdir: str | os.PathLike) -> list[dict[str, Any]]:
 def format_table(rows: Sequence[dict[str, Any]]) -> str:
     """The table of `compare` as text, accuracies in per cent."""
     names = list(rows[0])
-    cells = [names] + [
-        [f"{100 * v:.1f}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows
+    cells = [[display(name) for name in names]] + [
+        [f"{100 * row[name]:.1f}" if isinstance(row[name], float) else display(row[name]) for name in names]
+        for row in rows
     ]
     widths = [max(len(row[i]) for row in cells) for i in range(len(names))]
     lines = [
@@ -320,10 +327,14 @@ def _own_folder(workdir: Path, machines: tf.distribute.Strategy) -> Path:
 
 
 def _check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
-    """Raises ValueError unless the folder is free for a new run, or holds the one to resume."""
+    """Raises ValueError unless the folder is free for a run to begin, or holds the one to resume."""
     name = display(workdir)
+    for folder in (workdir, workdir / CHECKPOINTS, workdir / LOGS):
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise ValueError(f"{display(folder)} is no folder: remove it, or give another --workdir.")
     if (workdir / CONFIG).exists():
-        flat, other = _flat(json.loads(json.dumps(config.to_dict()))), _flat(read_json(workdir / CONFIG))
+        flat = _flat(json.loads(json.dumps(config.to_dict())))
+        other = _flat(_read_config(workdir))
         differing = sorted(key for key in flat.keys() | other.keys() if flat.get(key) != other.get(key))
         if differing:
             raise ValueError(
@@ -341,15 +352,11 @@ def _check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
     # What a run that was killed at its beginning leaves.
     found = workdir.iterdir() if workdir.exists() else []
     only_leftovers = all(path.name in (VIEWS, BROKEN) or is_leftover(path) for path in found)
-    if resume and workdir.exists() and only_leftovers:
-        warnings.warn(f"The run in {name} had not begun: it has no {CONFIG}. It begins now.", stacklevel=3)
-    elif resume:
+    if not only_leftovers:
         raise ValueError(
-            f"There is no run in {name} to go on with: it has no {CONFIG}. Leave out --resume to begin one there, or give "
-            "the --workdir of the run."
+            f"{name} is not empty and holds no run: it has no {CONFIG}. Give a new or an empty --workdir, or that of the "
+            "run."
         )
-    elif not only_leftovers:
-        raise ValueError(f"{name} is not empty and holds no run. Give a new or an empty --workdir.")
 
 
 def _flat(config: dict) -> dict[str, Any]:
@@ -370,9 +377,19 @@ def load_config(workdir: str | os.PathLike) -> ConfigDict:
         raise ValueError(
             f"{display(workdir)} holds no run: there is no {CONFIG} in it. Make one with `keras-sslhsic pretrain`."
         )
-    config = ConfigDict(read_json(file))
+    config = ConfigDict(_read_config(Path(workdir)))
     with _described_by(workdir):
         config.data.source  # noqa: B018  what others look at first
+    return config
+
+
+def _read_config(workdir: Path) -> dict[str, Any]:
+    config = read_json(workdir / CONFIG)
+    with _described_by(workdir):
+        try:
+            views.get(config.get("views"))
+        except (ValueError, OverflowError) as error:
+            raise TypeError(f"views: {error}") from error
     return config
 
 
@@ -396,12 +413,18 @@ def read_summary(workdir: str | os.PathLike) -> dict[str, Any]:
     file = Path(workdir) / SUMMARY
     summary = read_json(file)
     rows = summary.get("results")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and row for row in rows):
+    if not isinstance(rows, list) or not all(map(_is_row, rows)) or len({frozenset(row) for row in rows}) > 1:
         raise ValueError(
-            f"{display(file)} is not the summary of a run: its results are no list of mappings. Remove it, and make it anew "
-            "with --resume."
+            f"{display(file)} is not the summary of a run: its results are no list of mappings from the same names to "
+            "numbers and text. Remove it, and make it anew with --resume."
         )
     return summary
+
+
+def _is_row(row: Any) -> bool:
+    return (
+        isinstance(row, dict) and bool(row) and all(isinstance(value, (str, float)) for value in row.values())
+    )
 
 
 def read_history(file: Path) -> dict[str, list[float]]:

@@ -217,7 +217,7 @@ def remove_leftovers(target: str | os.PathLike) -> None:
     """Removes what killed processes of this machine left of `target`, and puts back a folder that one was replacing."""
     target = Path(target)
     for path, found in _left_behind(target.parent):
-        if found["name"] != _short(target.name):
+        if found["name"] != short_name(target.name):
             continue
         if found[4] == "earlier" and not target.exists():
             os.rename(path, target)
@@ -303,11 +303,11 @@ def _destination(target: str | os.PathLike) -> Path:
 
 def _temporary(target: Path, ending: str) -> Path:
     process = f"{_HOST}-{os.getpid()}-{secrets.token_hex(4)}"
-    return target.with_name(f".{_short(target.name)}.{process}.{ending}")
+    return target.with_name(f".{short_name(target.name)}.{process}.{ending}")
 
 
-def _short(name: str) -> str:
-    """The name, or its hash if a temporary name made of it would be longer than file systems take."""
+def short_name(name: str) -> str:
+    """The name, or its hash if a temporary name or a lock's, made of it, would be longer than file systems take."""
     content = os.fsencode(name)
     return name if len(content) <= 120 else hashlib.sha256(content).hexdigest()
 

@@ -2,8 +2,10 @@
 
 import contextlib
 import datetime
+import errno
 import os
 import socket
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from keras_sslhsic.files import display
+from keras_sslhsic.files import display, named, short_name
 
 
 class InUseError(RuntimeError):
@@ -25,27 +27,29 @@ def held(target: str | os.PathLike) -> Iterator[None]:
     """Keeps `target`, a file or a folder that is written, to this process, by a lock on ``.NAME.lock`` beside it.
 
     Folders that are missing are made, and removed in the end if nothing is in them. The lock ends with the process,
-    however it ends. Systems without such locks (Windows, some network file systems) are not protected.
+    however it ends. Nothing but the lock file is written: a link or anything else under its name is refused. Systems
+    without such locks (Windows, some network file systems) are not protected.
 
     Raises:
         InUseError: if another process holds it.
-        OSError: if nothing can be written beside `target`.
+        OSError: if nothing can be written beside `target`, or what has the name of the lock is no lock.
     """
     if fcntl is None:
         yield
         return
     target = Path(target).resolve()
     made = [folder for folder in target.parents if not folder.exists()]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    path = target.with_name(f".{target.name}.lock")
-    handle = _locked(path, target)
+    path = target.with_name(f".{short_name(target.name)}.lock")
+    with named(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle = _locked(path, target)
     try:
         program = f"{Path(sys.argv[0]).name} {' '.join(sys.argv[1:2])}".strip() or "python"
         since = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
-        os.ftruncate(handle, 0)
-        os.pwrite(
-            handle, f"process {os.getpid()} on {socket.gethostname()} ({program}, since {since})".encode(), 0
-        )
+        holder = f"process {os.getpid()} on {socket.gethostname()} ({program}, since {since})"
+        with contextlib.suppress(OSError):  # on a full disk: it is held all the same
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, holder.encode("utf-8", "replace"), 0)
         yield
     finally:
         try:
@@ -60,7 +64,7 @@ def held(target: str | os.PathLike) -> Iterator[None]:
 def _locked(path: Path, target: Path) -> int:
     """A handle on the lock file, locked."""
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = _opened(path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -76,3 +80,22 @@ def _locked(path: Path, target: Path) -> int:
             if os.path.samestat(os.fstat(handle), os.stat(path)):
                 return handle
         os.close(handle)
+
+
+def _opened(path: Path) -> int:
+    """A handle on the lock file, made if it is missing.
+
+    Raises:
+        OSError: if it is no file of its own: what a link or a second name leads to would be overwritten.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(path, flags, 0o666)
+        status = os.fstat(handle)
+        if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:  # 0: its holder removed it just now
+            return handle
+        os.close(handle)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # a link, a folder, a socket
+            raise
+    raise OSError(f"{display(path)} has the name of a lock, and is a link or no regular file: remove it.")

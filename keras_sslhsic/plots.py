@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from keras_sslhsic.files import written_whole
+from keras_sslhsic.files import display, written_whole
 
 _PANELS = (
     ("Loss", ("loss",)),
@@ -89,13 +89,15 @@ def feature_map(
     classes = np.unique(labels)
     for index, label in enumerate(classes):
         rows = labels == label
-        name = class_names[label] if class_names is not None else str(label)
+        name = display(class_names[label]) if class_names is not None else str(label)
         color = f"C{index}" if len(classes) <= 10 else None
         axes.scatter(points[rows, 0], points[rows, 1], s=7, color=color, alpha=0.8, linewidths=0, label=name)
     axes.set_axis_off()
     axes.set_title("t-SNE of the features of test images")
     if len(classes) <= 20:
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=2.5, frameon=False)
+        legend = axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=2.5, frameon=False)
+        for text in legend.get_texts():
+            text.set_parse_math(False)  # a name with dollar signs is no formula
     if path is not None:
         save(figure, path)
     return figure

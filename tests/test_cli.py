@@ -55,7 +55,6 @@ def test_help_says_what_every_command_does(capsys):
             "'info_nce' takes no gamma, kernel, num_features",
         ),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.epochs=0"], "epochs must be at least 1, found 0"),
-        (["pretrain", "--config", CONFIG, "--workdir", "x", "--resume"], "There is no run in x to go on with"),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=1"], "A batch of 1 image: HSIC"),
         (["evaluate"], "Give either --run"),
         (["evaluate", "--run", "nowhere", "--data", "cifar10"], "--data and --out go with a protocol"),
@@ -144,6 +143,36 @@ def test_folders_without_images_are_named(arguments, message, photos, capsys):
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
     assert set(os.listdir()) - {"broken_images.log"} == {"Bilder für alle", "broken", "empty"}
+
+
+def test_names_are_told_with_their_control_characters_escaped(photos, capsys):
+    Path("Bilder für alle").rename("a\x1b[31m")
+    assert cli.main(["evaluate", "knn", "--encoder", "r18_fashion", "--data", "a\x1b[31m", "--k", "1",
+                     "--image-size", "28", "--out", "b\x1b.jsonl"]) == 0  # fmt: skip
+    assert cli.main(["report", "b\x1b.jsonl", "--out", "c"]) == 0
+    assert cli.main(["report", "empty\x1b"]) == 2
+    Path("empty").rename("empty\x1b")
+    assert cli.main(["report", "empty\x1b"]) == 2
+    told = "".join(capsys.readouterr())
+    assert "\x1b" not in told
+    assert r"knn on a\x1b[31m: top1" in told and r"Added to b\x1b.jsonl." in told
+    assert r"No results in empty\x1b: run an evaluation first." in told
+
+
+def test_what_was_exported_is_named_with_control_characters_escaped(tmp_path, monkeypatch, capsys):
+    from keras_sslhsic.zoo import convert, export
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_load", lambda name: None)
+    monkeypatch.setattr(export, "export", lambda *arguments: None)
+    monkeypatch.setattr(convert, "convert", lambda *arguments, **options: {"method": "a\x1b"})
+    assert cli.main(["export", "--model", "a", "--out", "x\x1b"]) == 0
+    assert cli.main(["convert", "a", "--to", "x\x1b.keras"]) == 0
+    monkeypatch.setattr(cli, "_load", lambda name: (_ for _ in ()).throw(ValueError("a\x1b is none.")))
+    assert cli.main(["export", "--model", "a", "--out", "x"]) == 2
+    out, error = capsys.readouterr()
+    assert error == "keras-sslhsic export: a\\x1b is none.\n"
+    assert out == "Wrote x\\x1b.\nmethod: a\\x1b\nWrote x\\x1b.keras.\n"
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_a_run_killed_at_any_operation_ends_as_one_that_was_not(pretrain, tmp_pa
     for point in crash.points(lambda: pretrain(folder / "run"), folder):
         count += 1
         finished = experiment.is_finished(folder / "run")
-        pretrain(folder / "run", resume=(folder / "run").exists())
+        pretrain(folder / "run", resume=True)
         assert contents(folder / "run") == whole, point
         # Nobody writes to a finished run, nor takes away the lock that it was killed with.
         assert set(crash.leftovers(folder)) <= ({".run.lock"} if finished else set()), point
@@ -139,7 +139,7 @@ def test_a_folder_with_other_files_is_not_begun_in(pretrain, tmp_path):
     (tmp_path / "thesis\n.tex").touch()
     with pytest.raises(ValueError, match="holds no run"):
         pretrain(tmp_path)
-    with pytest.raises(ValueError, match=r"no run in .* to go on with"):
+    with pytest.raises(ValueError, match=r"holds no run: it has no config\.json"):
         pretrain(tmp_path, resume=True)
     assert os.listdir(tmp_path) == ["thesis\n.tex"]
 
@@ -186,6 +186,22 @@ def test_a_run_does_not_finish_with_weights_that_are_not_finite(pretrain, tmp_pa
         ("summary.json", "\x00", r"summary\.json is not readable JSON"),
         ("summary.json", "{}", r"summary\.json is not the summary of a run"),
         ("summary.json", '{"results": [1]}', r"summary\.json is not the summary of a run"),
+        (
+            "summary.json",
+            '{"results": [{"features": "a", "knn": 0.5}, {"features": "b"}]}',
+            r"summary\.json is not the su",
+        ),
+        (
+            "summary.json",
+            '{"results": [{"features": "a", "knn": [0.5]}]}',
+            r"summary\.json is not the summary of a run",
+        ),
+        (
+            "config.json",
+            '{"views": "flying"}',
+            r"config\.json is not the config of a run: views: Views must be one of",
+        ),
+        ("config.json", '{"views": {"crop": 3}}', r"config\.json is not the config of a run"),
     ],
 )
 def test_damaged_files_of_a_finished_run_are_one_sentence(name, text, message, pretrain, tmp_path):
@@ -198,6 +214,42 @@ def test_damaged_files_of_a_finished_run_are_one_sentence(name, text, message, p
     with pytest.raises(ValueError, match=message) as raised:
         pretrain(run, resume=True)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["", "checkpoints", "logs"])
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_file_in_the_place_of_a_folder_is_said_at_the_start(name, resume, pretrain, tmp_path, monkeypatch):
+    if name:
+        (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).touch()
+    monkeypatch.setattr(experiment, "build_model", None)
+    with pytest.raises(ValueError, match=rf"{name or 'run'} is no folder: remove it"):
+        pretrain(tmp_path / "run", resume)
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_where_no_run_has_begun_resuming_begins_one_and_says_so_once(made, pretrain, tmp_path):
+    if made:
+        (tmp_path / "run").mkdir()
+    with pytest.warns(UserWarning, match=r"run had not begun: it has no config\.json") as warned:
+        pretrain(tmp_path / "run", resume=True)
+    assert len([w for w in warned if "had not begun" in str(w.message)]) == 1
+    assert sorted(os.listdir(tmp_path / "run")) == FILES
+
+
+def test_a_damaged_checkpoint_is_warned_of_once(pretrain, tmp_path):
+    pretrain(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "run" / "checkpoints" / "checkpoint-000002.npz").write_bytes(b"x")
+    with pytest.warns(UserWarning, match="trying the checkpoint before it") as warned:
+        pretrain(tmp_path / "run", resume=True)
+    assert len([w for w in warned if "checkpoint before it" in str(w.message)]) == 1
+
+
+def test_the_table_takes_values_by_their_names():
+    rows = [{"features": "a", "knn": 0.5, "linear": 0.25}, {"linear": 0.75, "knn": 0.5, "features": "b\n"}]
+    lines = experiment.format_table(rows).splitlines()
+    assert [line.split() for line in lines[2:]] == [["a", "50.0", "25.0"], ["b\\n", "50.0", "75.0"]]
 
 
 @pytest.mark.parametrize(

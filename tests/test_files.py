@@ -245,3 +245,46 @@ def test_second_process_is_told_who_works_there(tmp_path):
     with lock.held(tmp_path / "new" / "deep" / "run"):
         pass
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["link", "second name", "pipe", "folder"])
+def test_what_has_the_name_of_a_lock_and_is_none_is_neither_followed_nor_written(kind, tmp_path):
+    victim, path = tmp_path / "victim.txt", tmp_path / ".run.lock"
+    victim.write_text("precious")
+    make = {
+        "link": lambda: path.symlink_to("victim.txt"),
+        "second name": lambda: path.hardlink_to(victim),
+        "pipe": lambda: os.mkfifo(path),
+        "folder": path.mkdir,
+    }
+    make[kind]()
+    before = names(tmp_path)
+    with (
+        pytest.raises(OSError, match=r"\.run\.lock has the name of a lock, .*: remove it\.$"),
+        lock.held(tmp_path / "run"),
+    ):
+        pass
+    assert victim.read_text() == "precious" and names(tmp_path) == before
+
+
+def test_a_lock_is_held_where_the_disk_has_no_room_for_its_holders_name(tmp_path, monkeypatch):
+    def full(handle, *arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with (
+        lock.held(tmp_path / "run"),
+        pytest.raises(lock.InUseError, match="run is in use by another process"),
+        lock.held(tmp_path / "run"),
+    ):
+        pass
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(OSError, match="run cannot be written: No space left"), lock.held(tmp_path / "run"):
+        pass
+
+
+def test_names_as_long_as_file_systems_take_are_locked_and_written(tmp_path):
+    target = tmp_path / ("a" * 250)
+    with lock.held(target):
+        files.write_text(target, "x")
+    assert names(tmp_path) == [target.name]

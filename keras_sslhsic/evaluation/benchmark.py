@@ -1,6 +1,7 @@
 """Protocols on labelled arrays: a pretrained encoder beside an untrained one and raw pixels."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -14,6 +15,7 @@ from keras_sslhsic.evaluation.knn import knn
 from keras_sslhsic.evaluation.linear import linear_features, standardise
 from keras_sslhsic.evaluation.logistic import logistic_regression
 from keras_sslhsic.evaluation.results import Result
+from keras_sslhsic.evaluation.streams import describe
 
 # What every command and config calls these images.
 DATA = "bundled"
@@ -61,7 +63,7 @@ def compare(
     for current, context in _encoders(encoder, untrained, name, data):
         features = [extract_features(current, images, verbose=verbose) for images, _ in (train, test)]
         for result in _on_features(features, train[1], test[1], seed):
-            yield result.record(**context)
+            yield _of_images(result, test).record(**context)
 
 
 def benchmark_bundled(
@@ -90,11 +92,12 @@ def benchmark_bundled(
     for current, context in _encoders(encoder, untrained, name, DATA):
         features = [extract_features(current, images, verbose=verbose) for images, _ in (train, test)]
         for result in _on_features(features, train[1], test[1], seed):
-            yield result.record(**context)
+            yield _of_images(result, test).record(**context)
         scaled = standardise(*features)
-        yield logistic_regression(
+        logistic = logistic_regression(
             (scaled[0], train[1]), (scaled[1], test[1]), 0.1, l2_grid=L2_GRID, max_iter=100, seed=seed
-        ).record(**context)
+        )
+        yield _of_images(logistic, test).record(**context)
         if isinstance(current, keras.Model):
             for fraction, recipe in recipes.items():
                 yield finetune(
@@ -113,6 +116,11 @@ def _encoders(encoder, untrained, name, data) -> Iterator[tuple[Encoder, dict[st
 def _on_features(features, train_labels, test_labels, seed) -> Iterator[Result]:
     yield knn(features[0], train_labels, features[1], test_labels, k=20)
     yield linear_features(features[0], train_labels, features[1], test_labels, seed=seed)
+
+
+def _of_images(result: Result, test: Arrays) -> Result:
+    """A result on features, its recipe that of `protocols.evaluate` on the images."""
+    return replace(result, recipe={**result.recipe, **describe(test)})
 
 
 def _pixels(images):

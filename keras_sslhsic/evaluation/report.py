@@ -5,8 +5,10 @@ and number of test images) are all the same; the later one then replaces the ear
 """
 
 import dataclasses
+import itertools
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,8 +76,9 @@ def table(records: Iterable[Mapping[str, Any]]) -> str:
     """Markdown with a row for each encoder and data set, a column for each protocol and recipe, values in per cent.
 
     A cell holds the value and its 95 % interval, and the metric if it is not top-1; or - (raw pixels, say, have no encoder to
-    fine-tune). The rows of the paper's tables 1 to 5 that measure the same follow, by table; then every column's recipe;
-    then the rows of tables 6 to 8, of other networks and of ablations.
+    fine-tune). A record with the top-5 accuracy beside its value has a column for each, where the paper has both. The rows of
+    the paper's tables 1 to 5 that measure the same follow, by table; then every column's recipe; then the rows of tables 6
+    to 8, of other networks and of ablations.
     """
     cells = _cells(records)
     labels = _labels(cells)
@@ -88,10 +91,13 @@ def table(records: Iterable[Mapping[str, Any]]) -> str:
         lines.append([row.encoder, row.hash, row.data, f"{row.num_test or '?'}", *values])
     recipes = {
         f"- {label} on {measure.data}: "
-        + ", ".join(f"{key}={_short(value)}" for key, value in json.loads(measure.recipe).items())
+        + ", ".join(f"{key}={_text(value)}" for key, value in json.loads(measure.recipe).items())
         for measure, label in labels.items()
     }
-    parts = [_markdown(head, lines + _paper_rows("4.2", labels, columns)), "\n".join(sorted(recipes))]
+    parts = [
+        _markdown(head, lines + _paper_rows("4.2", labels, columns)),
+        "\n".join(map(display, sorted(recipes))),
+    ]
     others = _paper_rows("5", labels, columns)
     if others:
         parts.append("Other networks, and ablations, in the paper:\n\n" + _markdown(head, others))
@@ -106,6 +112,7 @@ def chart(records: Iterable[Mapping[str, Any]]) -> Figure:
     figure = Figure(figsize=(max(6.0, 1.6 * len(columns)), 4.0), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / len(cells)
+    bars = {}
     for i, (row, found) in enumerate(cells.items()):
         values = [100 * record["value"] for record in found.values()]
         ends = [[100 * end for end in record["interval"]] for record in found.values()]
@@ -114,28 +121,36 @@ def chart(records: Iterable[Mapping[str, Any]]) -> Figure:
             [max(0.0, high - v) for v, (_, high) in zip(values, ends, strict=True)],
         ]
         places = [columns.index(labels[measure]) + (i - (len(cells) - 1) / 2) * width for measure in found]
-        label = ", ".join(filter(None, (row.encoder, row.hash, row.data)))
-        axes.bar(places, values, width, yerr=errors, capsize=2, label=label)
+        label = display(", ".join(filter(None, (row.encoder, row.hash, row.data))))
+        bars[label] = axes.bar(places, values, width, yerr=errors, capsize=2)
     for line in _paper_rows("4.2", labels, columns):
         if line[0].startswith(f"*{paper.WITH},"):
             for j, text in enumerate(line[4:]):
                 if text:
                     axes.hlines(float(text), j - 0.45, j + 0.45, "black", "dashed")
-    axes.set_xticks(range(len(columns)), columns)
+    axes.set_xticks(range(len(columns)), map(display, columns), parse_math=False)
     axes.set_ylabel("% on the test split")
-    axes.legend(fontsize="small")
+    # Given beside the bars, since a bar's own label with "_" in front is left out.
+    for name in axes.legend(list(bars.values()), list(bars), fontsize="small").get_texts():
+        name.set_parse_math(False)  # a name with dollar signs is no formula
     return figure
 
 
 def _cells(records: Iterable[Mapping[str, Any]]) -> dict[Row, dict[Measure, Mapping[str, Any]]]:
     """Row -> measure -> the last record."""
     cells: dict[Row, dict[Measure, Mapping[str, Any]]] = {}
-    for record in records:
+    for record in itertools.chain.from_iterable(map(_metrics, records)):
         data = str(record.get("data", record.get("dataset", "?")))
-        data, fraction = _SUBSETS.get(data, (_DATA.get(data, data), record.get("fraction")))
+        fraction = record.get("fraction")
+        if data in _SUBSETS:
+            data, share = _SUBSETS[data]
+            fraction = round(share * (1.0 if fraction is None else fraction), 9)
+        data = _DATA.get(data, data)
         metric = record.get("metric", "top1")
         settings = {name: record[name] for name in _SETTINGS if record.get(name) is not None}
-        recipe = json.dumps({"metric": metric, **settings, **(record.get("recipe") or {})}, sort_keys=True)
+        settings |= {**(record.get("recipe") or {}), "metric": metric}
+        settings |= {} if fraction is None else {"fraction": fraction}
+        recipe = json.dumps(settings, sort_keys=True)
         row = Row(
             str(record.get("encoder", "?")), record.get("encoder_hash") or "", data, record.get("num_test")
         )
@@ -143,8 +158,27 @@ def _cells(records: Iterable[Mapping[str, Any]]) -> dict[Row, dict[Measure, Mapp
     return cells
 
 
+def _metrics(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The record; and one of its top-5 accuracy, if it has that and the paper has it of the same data and protocol."""
+    name = str(record.get("data"))
+    data, _ = _SUBSETS.get(name, (name, None))
+    columns = {(c.data, c.protocol, c.metric) for table in paper.TABLES for c in table.columns}
+    if (
+        record.get("metric", "top1") != "top1"
+        or record.get("top5") is None
+        or not record.get("num_test")
+        or (data, record["protocol"], "top5") not in columns
+    ):
+        return [record]
+    interval = results.wilson_interval(record["top5"], record["num_test"])
+    return [record, {**record, "metric": "top5", "value": record["top5"], "interval": interval}]
+
+
 def _labels(cells: Mapping[Row, Mapping[Measure, Any]]) -> dict[Measure, str]:
-    """A column's heading for each measure: protocol and fraction; and what differs, of several recipes on the same data."""
+    """A column's heading for each measure: protocol and fraction; and what differs, of several recipes on the same data.
+
+    Where lists differ in the middle alone, which a heading leaves out, it has a number.
+    """
     groups: dict[tuple[str, str], list[Measure]] = {}
     for measure in dict.fromkeys(measure for found in cells.values() for measure in found):
         share = "" if measure.fraction is None else f" {100 * measure.fraction:g} %"
@@ -154,9 +188,15 @@ def _labels(cells: Mapping[Row, Mapping[Measure, Any]]) -> dict[Measure, str]:
         recipes = [json.loads(measure.recipe) for measure in group]
         keys = dict.fromkeys(key for recipe in recipes for key in recipe)
         differing = [key for key in keys if len({json.dumps(recipe.get(key)) for recipe in recipes}) > 1]
+        seen: Counter = Counter()
         for measure, recipe in zip(group, recipes, strict=True):
-            settings = [f"{key}={_short(recipe.get(key, '?'))}" for key in differing]
-            labels[measure] = ", ".join([name, *settings])
+            settings = [
+                recipe[key] if key == "metric" else f"{key}={_short(recipe.get(key, '?'))}"
+                for key in differing
+            ]
+            heading = ", ".join([name, *settings])
+            seen[heading] += 1
+            labels[measure] = f"{heading} #{seen[heading]}" if seen[heading] > 1 else heading
     return labels
 
 
@@ -198,7 +238,12 @@ def _format(record: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    """A setting as text, long lists by their ends."""
-    if isinstance(value, list) and len(value) > 6:
-        return f"{len(value)} values from {_short(value[0])} to {_short(value[-1])}"
+    """A setting as text, lists by their ends."""
+    if isinstance(value, list) and len(value) > 2:
+        return f"{_text(value[0])}..{_text(value[-1])} ({len(value)} values)"
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    """A setting as text, as it is."""
     return f"{value:g}" if isinstance(value, float) else json.dumps(value).strip('"')

@@ -13,9 +13,11 @@ from warnings import warn
 
 import numpy as np
 
-from keras_sslhsic.files import display, read_regular
+from keras_sslhsic.files import display, named, read_regular
 
 MAX_BYTES = 2**30  # of a file of results
+_DEEPEST = 8  # lists and mappings within each other in a record
+_LARGEST = 2**53  # count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,22 +81,23 @@ def append(path: str | os.PathLike, record: Mapping[str, Any]) -> None:
     """
     line = json.dumps(record, default=_plain).encode() + b"\n"
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+", buffering=0) as file:
-        if file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                line = b"\n" + line
-        written = file.write(line)
-        os.fsync(file.fileno())
-    if written != len(line):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    with named(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab+", buffering=0) as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    line = b"\n" + line
+            written = file.write(line)
+            os.fsync(file.fileno())
+        if written != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def read(path: str | os.PathLike) -> list[dict[str, Any]]:
     """Reads the records of one file, or of every `results.jsonl` under a folder, in the order of their time.
 
-    A line that is damaged is left out with a warning, which names it.
+    A line that is damaged, or whose values are no record's, is left out with a warning, which names it.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -104,7 +107,7 @@ def read(path: str | os.PathLike) -> list[dict[str, Any]]:
     files = sorted(path.rglob("results.jsonl")) if path.is_dir() else [path]
     records = [record for file in files for record in _records(file)]
     if not records:
-        raise FileNotFoundError(f"No results in {path}: run an evaluation first.")
+        raise FileNotFoundError(f"No results in {display(path)}: run an evaluation first.")
     return sorted(records, key=lambda record: str(record.get("time", "")))
 
 
@@ -121,14 +124,15 @@ def _records(file: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(read_regular(file, MAX_BYTES).split(b"\n"), 1):
         try:
             found = json.loads(line) if line.strip() else None
-        except ValueError:  # of JSON, or of the encoding
+        except (ValueError, RecursionError):  # of JSON, of the encoding, of numbers too long
             # A record that was cut short is half an object.
             (damaged if line.startswith(b'{"') else foreign).append(number)
             continue
         if isinstance(found, dict) and _is_record(found):
             records.append(found)
         elif line.strip():
-            foreign.append(number)
+            is_ours = isinstance(found, dict) and {"protocol", "value"} <= found.keys()
+            (damaged if is_ours else foreign).append(number)
     if foreign and not records:
         raise ValueError(
             f"{display(file)} holds something else than results: line {foreign[0]} is no record."
@@ -139,10 +143,42 @@ def _records(file: Path) -> list[dict[str, Any]]:
 
 
 def _is_record(found: dict[str, Any]) -> bool:
+    """Whether it has what every record has, and nothing of another kind."""
     match found:
-        case {"protocol": str(), "value": int() | float(), "interval": [int() | float(), int() | float()]}:
-            return True
+        case {"protocol": str(), "value": value, "interval": [low, high]}:
+            shares = [value, low, high, *(found[name] for name in ("top5", "fraction") if _has(found, name))]
+            counts = [found[name] for name in ("num_test", "num_train") if _has(found, name)]
+            texts = [
+                found[name]
+                for name in ("metric", "encoder", "encoder_hash", "data", "dataset", "time")
+                if _has(found, name)
+            ]
+            return (
+                all(map(_is_share, shares))
+                and low <= high
+                and all(type(count) is int and 0 < count <= _LARGEST for count in counts)
+                and all(isinstance(text, str) for text in texts)
+                and isinstance(found.get("recipe") or {}, dict)
+                and _depth(found) <= _DEEPEST
+            )
     return False
+
+
+def _has(found: dict[str, Any], name: str) -> bool:
+    return found.get(name) is not None
+
+
+def _is_share(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 1 + 1e-9  # a mean is rounded
+
+
+def _depth(value: Any) -> int:
+    """How many lists and mappings are within each other, counted to one more than a record has at most."""
+    level, depth = [value], 0
+    while depth <= _DEEPEST and (level := [item for item in level if isinstance(item, list | dict)]):
+        level = [item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer)]
+        depth += 1
+    return depth
 
 
 def wilson_interval(share: float, n: int, z: float = 1.959964) -> tuple[float, float]:

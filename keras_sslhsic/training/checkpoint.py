@@ -59,6 +59,7 @@ class Checkpoint(keras.callbacks.Callback):
         self.directory = Path(directory)
         self.keep = keep
         self.num_images: int | None = None
+        self._damaged: set[Path] = set()  # files that were warned of
 
     def on_epoch_end(self, epoch, logs=None):
         if np.isfinite(float((logs or {}).get("loss", 0.0))):  # else the last good checkpoint stays the last
@@ -99,7 +100,9 @@ class Checkpoint(keras.callbacks.Callback):
         """The checkpoints in the directory, oldest first."""
         if not self.directory.is_dir():
             return []
-        return sorted((p for p in self.directory.iterdir() if _PATTERN.fullmatch(p.name)), key=_epoch)
+        return sorted(
+            (p for p in self.directory.iterdir() if _PATTERN.fullmatch(p.name) and p.is_file()), key=_epoch
+        )
 
     def restore(self, model: keras.Model) -> int:
         """Puts the newest whole checkpoint into a compiled model.
@@ -136,8 +139,8 @@ class Checkpoint(keras.callbacks.Callback):
             state.assign(state.variables(model) if by_name else state.by_position(model), values)
         except ValueError as error:
             raise ValueError(
-                f"{display(file)} is the checkpoint of another model or optimizer: {error}. Give another directory, or the "
-                "configuration that wrote it."
+                f"{display(file)} is the checkpoint of another model or optimizer: {display(error)}. Give another directory, "
+                "or the configuration that wrote it."
             ) from error
         self.num_images = meta.get("images")
         return meta["epoch"]
@@ -149,10 +152,12 @@ class Checkpoint(keras.callbacks.Callback):
             try:
                 return file, *_read(file)
             except _DamagedError as error:
-                warnings.warn(
-                    f"{display(file)} cannot be read ({error}); trying the checkpoint before it.",
-                    stacklevel=2,
-                )
+                if file not in self._damaged:
+                    warnings.warn(
+                        f"{display(file)} cannot be read ({error}); trying the checkpoint before it.",
+                        stacklevel=2,
+                    )
+                self._damaged.add(file)
         if files:
             raise ValueError(
                 f"None of the {len(files)} checkpoints in {display(self.directory)} is whole. Put a good copy there; or remove "
@@ -221,6 +226,8 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
                 raise ValueError("its content is not that of its digest")
             if meta["epoch"] != _epoch(file) or not isinstance(meta["seed"], int):
                 raise ValueError(f"it says that it is of epoch {meta['epoch']} and seed {meta['seed']}")
+            if not isinstance(meta.get("images"), int | None):
+                raise ValueError(f"it says that it was trained on {meta['images']} images")
             if name := state.not_finite(values):
                 raise ValueError(f"{name} is not finite")
             if format_ == 1:
@@ -229,8 +236,8 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise _DamagedError(display(f"{type(error).__name__}: {error}")) from error
     if newer:
         raise ValueError(
-            f"{display(file)} was written by a newer version, {meta.get('version')}, and this is {__version__}: install that "
-            "one, or give another directory."
+            f"{display(file)} was written by a newer version, {display(meta.get('version'))}, and this is {__version__}: "
+            "install that one, or give another directory."
         )
     return meta, values
 

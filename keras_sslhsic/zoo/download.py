@@ -60,7 +60,9 @@ def fetch(url: str, target: str | os.PathLike, sha256: str | None = None, size: 
             raise ValueError(f"{files.display(url)} has {total:,} bytes, more than the {most:,} expected.")
         received = 0
         with (
-            tqdm(total=total, unit="B", unit_scale=True, desc=target.name, file=sys.stderr) as bar,
+            tqdm(
+                total=total, unit="B", unit_scale=True, desc=files.display(target.name), file=sys.stderr
+            ) as bar,
             temporary.open("wb") as file,
         ):
             for chunk in _chunks(response, url):
@@ -85,8 +87,8 @@ def check_sha256(path: str | os.PathLike, expected: str | None, what: object = N
     found = files.sha256(path)
     if found != expected.lower():
         raise ValueError(
-            f"{files.display(what or path)} has SHA-256 {found}, expected {expected}: it was altered or damaged. "
-            "Restore it, or write it again."
+            f"{files.display(what or path)} has SHA-256 {found}, expected {files.display(expected)}: it was "
+            "altered or damaged. Restore it, or write it again."
         )
 
 

@@ -135,7 +135,8 @@ def test_unknown_protocol(make_encoder, pictures):
 def test_benchmark_yields_a_row_for_each_protocol(make_encoder, monkeypatch, pictures):
     module = __import__("sys").modules[benchmark_bundled.__module__]
     monkeypatch.setattr(module.bundled, "load", lambda: pictures)
-    rows = list(benchmark_bundled(make_encoder(), recipes={0.1: FinetuneRecipe(3, 8)}))
+    encoder = make_encoder()
+    rows = list(benchmark_bundled(encoder, recipes={0.1: FinetuneRecipe(3, 8)}))
     found = [(row["encoder"], row["protocol"]) for row in rows]
     common = ["knn", "linear_features", "logistic"]
     expected = [("pretrained", name) for name in (*common, "finetune")] + [
@@ -144,3 +145,6 @@ def test_benchmark_yields_a_row_for_each_protocol(make_encoder, monkeypatch, pic
     assert found == expected
     assert all(np.isfinite(row["value"]) and row["data"] for row in rows)
     assert "encoder_hash" in rows[0] and "encoder_hash" not in rows[-1]
+    # As `evaluate` says it, so that both are one column of a report.
+    assert rows[0]["recipe"] == evaluate("knn", encoder, *pictures).recipe
+    assert all(row["recipe"]["image_size"] == 8 for row in rows)

@@ -91,8 +91,46 @@ def test_of_several_recipes_the_headings_say_what_differs():
     text = table([RECORD, {**RECORD, "recipe": {"epochs": 10, "rates": [0.1] * 7 + [0.5]}}])
     assert cells(text)[0][4:] == [
         "linear, epochs=90, rates=?",
-        "linear, epochs=10, rates=8 values from 0.1 to 0.5",
+        "linear, epochs=10, rates=0.1..0.5 (8 values)",
     ]
+    assert "on imagenet2012: rates" not in text and "rates=[0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.5]" in text
+
+
+def test_lists_that_differ_in_their_middle_alone_have_columns_of_their_own():
+    one, two = ({**RECORD, "recipe": {"rates": [0.1, middle, 0.5]}} for middle in (0.2, 0.3))
+    text = table([one, {**two, "value": 0.25}])
+    heading = "linear, rates=0.1..0.5 (3 values)"
+    assert cells(text)[0][4:] == [heading, f"{heading} #2"]
+    assert cells(text)[2][4:] == ["50.0 [40.0, 60.0]", "25.0 [40.0, 60.0]"]
+    assert f"- {heading} #2 on imagenet2012: metric=top1, num_train=100, rates=[0.1, 0.3, 0.5]" in text
+
+
+def test_the_top5_accuracy_of_a_record_stands_beside_the_papers():
+    record = {**RECORD, "top5": 0.75, "num_test": 100}
+    text = table([record])
+    lines = {line[0]: line[4:] for line in cells(text)}
+    assert lines["encoder"] == ["linear, top1", "linear, top5"]
+    low, high = results.wilson_interval(0.75, 100)
+    assert lines["a"] == ["50.0 [40.0, 60.0]", f"75.0 [{100 * low:.1f}, {100 * high:.1f}] top5"]
+    assert lines["*SSL-HSIC with target, table 1 of the paper*"] == ["74.8", "92.2"]
+    assert cells(table([{**record, "data": "bundled"}]))[0][4:] == ["linear"]
+    assert cells(table([{**record, "num_test": None}]))[0][4:] == ["linear"]
+
+
+def test_a_share_of_a_subset_is_one_of_the_whole_set():
+    record = {**RECORD, "protocol": "finetune", "data": "imagenet2012_subset/10pct", "fraction": 0.1}
+    text = table([record])
+    assert cells(text)[0][4:] == ["finetune 1 %"]
+    assert "- finetune 1 % on imagenet2012: epochs=90, fraction=0.01, " in text
+    assert "*BYOL, table 2 of the paper*" in text
+
+
+def test_names_with_dollar_signs_and_control_characters_are_drawn_as_they_are(tmp_path):
+    record = {**RECORD, "encoder": "_a$\\frac{$\x1b", "protocol": "$x_{$", "data": "bundled"}
+    results.append(tmp_path / "results.jsonl", record)
+    report(tmp_path)
+    [label] = [text.get_text() for text in chart([record]).axes[0].get_legend().get_texts()]
+    assert label == r"_a$\frac{$\x1b, 1234, bundled"
 
 
 def test_data_sets_of_different_size_share_a_column():

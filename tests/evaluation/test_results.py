@@ -117,3 +117,60 @@ def test_same_result_of_another_time_is_known(tmp_path):
     [read] = results.read(tmp_path / "results.jsonl")
     assert results.same({**record, "time": "2"}, read)
     assert not results.same({**record, "value": 0.25}, read)
+
+
+WRONG = {
+    "recipe": [[1], "k=20", 3, {"a": {"b": {"c": {"d": {"e": {"f": {"g": {"h": {}}}}}}}}}],
+    "metric": [3, ["top1"]],
+    "encoder": [["a"]],
+    "encoder_hash": [{}],
+    "data": [1],
+    "time": [[2024]],
+    "num_test": ["10", 1.5, True, 0, 10**400],
+    "num_train": [[]],
+    "fraction": ["x", -0.1, 2],
+    "top5": ["0.5", True, 1.5],
+    "value": [10**400, float("nan"), float("inf"), True, -5, 1.5, None, "0.5"],
+    "interval": [[0.6, 0.4], [0.4], [float("nan"), 0.5], [0.4, 10**400], ["0.4", "0.6"], None],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_lines_with_values_of_another_kind_are_left_out_by_their_numbers(tmp_path, name):
+    file = tmp_path / "a" / "results.jsonl"
+    for value in WRONG[name]:
+        results.append(file, {**LINE, name: value})
+    results.append(tmp_path / "b" / "results.jsonl", LINE)
+    with pytest.warns(UserWarning, match="is no whole record") as warned:
+        assert results.read(tmp_path) == [LINE]
+    assert [str(w.message).split(" of ")[0] for w in warned] == [
+        f"Line {number}" for number, _ in enumerate(WRONG[name], 1)
+    ]
+
+
+def test_a_line_nested_too_deep_to_read_is_left_out(tmp_path):
+    file = tmp_path / "results.jsonl"
+    deep = "[" * 200_000
+    file.write_text('{"protocol": "knn", "recipe": ' + deep + "\n" + deep + "\n")
+    results.append(file, LINE)
+    with pytest.warns(UserWarning, match="is no whole record") as warned:
+        assert results.read(file) == [LINE]
+    assert len(warned) == 2
+
+
+def test_records_of_every_kind_are_read(tmp_path):
+    record = {
+        **LINE, "encoder": "a", "encoder_hash": None, "metric": "top1", "value": 1, "interval": [0, 1.0], "top5": 1.0,
+        "num_test": 10, "num_train": None, "fraction": 0.01, "seed": 0, "recipe": {"learning_rates": [[0.1, 0.2]]},
+    }  # fmt: skip
+    results.append(tmp_path / "results.jsonl", record)
+    assert results.read(tmp_path) == [record]
+
+
+def test_errors_of_writing_name_the_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match=r"pipe cannot be written: Illegal seek\.$"):
+        results.append(tmp_path / "pipe", LINE)
+    if os.path.exists("/dev/full"):
+        with pytest.raises(OSError, match=r"^/dev/full cannot be written: No space left on device\.$"):
+            results.append("/dev/full", LINE)

@@ -163,6 +163,12 @@ def test_what_is_whole_is_taken(server, tmp_path, path, known):
     assert fetch(server, path, tmp_path / "a", **known).read_bytes() == BODY
 
 
+def test_the_progress_bar_shows_names_escaped(server, tmp_path, capsys):
+    fetch(server, "plain/x", tmp_path / "a\x1b.bin")
+    error = capsys.readouterr().err
+    assert r"a\x1b.bin: " in error and "\x1b" not in error
+
+
 def test_a_server_that_drips_is_left(server, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "DEADLINE", 0.2)
     with pytest.raises(OSError, match=r"takes more than 0\.2 seconds"):
