@@ -45,7 +45,7 @@ class FinetuneRecipe:
         epochs: passes over the training images, if no steps are given.
 
     Raises:
-        ValueError: unless either steps or epochs are given.
+        ValueError: unless either steps or epochs are given, and for values out of range.
     """
 
     steps: int | None = None
@@ -62,6 +62,8 @@ class FinetuneRecipe:
         checks.integer("steps", self.steps, 1, optional=True)
         checks.integer("epochs", self.epochs, 1, optional=True)
         checks.integer("batch_size", self.batch_size, 1)
+        for name in ("head_learning_rate", "encoder_learning_rate", "weight_decay"):
+            checks.number(name, getattr(self, name))
 
 
 def recipes(
@@ -225,17 +227,18 @@ def finetune(
         for candidate in tqdm(candidates, desc="fine-tuning", unit="recipe", disable=not verbose):
             run = _train(_copy(encoder), fit, candidate, num_classes, several, seed, verbose)
             scores, labels = features_and_labels(run.classifier, held, "validation", verbose)
-            values.append(metrics.METRICS[metric](scores, labels) if run.finite else -np.inf)
+            finite = run.finite and np.isfinite(scores).all()
+            values.append(metrics.METRICS[metric](scores, labels) if finite else np.nan)
         chosen, held_out = choose(values, **_settings(candidates)), len(labels)
     best = candidates[chosen.index if chosen else 0]
     run = _train(encoder if in_place else _copy(encoder), images, best, num_classes, several, seed, verbose)
-    if not run.finite:
+    scores, labels = features_and_labels(run.classifier, test, "test", verbose)
+    if not (run.finite and np.isfinite(scores).all()):
         raise ValueError(
-            f"The loss is not finite after {run.steps} steps: lower the learning rates "
+            f"The network diverged within {run.steps} steps: lower the learning rates "
             f"({best.head_learning_rate:g} for the head, {best.encoder_learning_rate:g} for the encoder)."
         )
     warn_of_batch(best.batch_size, run.recipe.batch_size)
-    scores, labels = features_and_labels(run.classifier, test, "test", verbose)
     value, interval = metrics.measure(metric, scores, labels, seed)
     return FinetuneResult(
         value=value,

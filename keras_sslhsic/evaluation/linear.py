@@ -121,7 +121,7 @@ def linear_features(
 
     Raises:
         ValueError: if features or labels are unusable (see `checks`), or a class has too few images to hold
-            one out.
+            one out, or the training diverges.
 
     Example:
         >>> labels = np.arange(200) % 2
@@ -196,7 +196,7 @@ def linear(
 
     Raises:
         ValueError: if images or labels are unusable, or a dataset comes without `num_classes` or
-            `validation`, or datasets name other classes.
+            `validation`, datasets name other classes, or the training diverges.
     """
     num_classes = num_classes or count_classes(train=train, validation=validation, test=test)
     images, test = images_of(train, "train"), images_of(test, "test")
@@ -244,6 +244,11 @@ def _outcome(classifier, features, labels, candidates, chosen, recipe, ran, seed
     warn_of_batch(recipe.batch_size, ran)
     scores = classifier.logits(tf.constant(features))[:, 0].numpy()
     (best,) = scale_rates([candidates[chosen.index if chosen else 0]], recipe.batch_size, ran)
+    if not np.isfinite(scores).all():
+        raise ValueError(
+            f"The classifier diverged: lower the learning rate ({best.learning_rate:g}) or the weight decay "
+            f"({best.weight_decay:g})."
+        )
     top1 = metrics.top_k(scores, labels)
     return {
         "value": top1,

@@ -107,6 +107,30 @@ def test_a_bad_learning_rate_is_not_chosen(blobs):
     assert result.learning_rate == 0.02
 
 
+def test_a_candidate_that_diverges_loses_and_is_no_result(blobs, make_encoder, pictures):
+    """From weight decay x learning rate = 100 on the weights grow by a factor a step, to NaN."""
+    bad, good = Candidate(10.0, 10.0), Candidate(0.02)
+    assert linear_features(*blobs, candidates=[bad, good]).learning_rate == 0.02
+    sweep = WideClassifier(16, 4, [bad, good])
+    sweep.fit(*blobs[:2], Recipe(30, 40), seed=0)
+    assert np.isnan(sweep.accuracies(*blobs[2:])).tolist() == [True, False]
+    message = r"diverged: lower the learning rate \(10\) or the weight decay \(10\)"
+    with pytest.raises(ValueError, match=message):
+        linear_features(*blobs, candidates=[bad])
+    with pytest.raises(ValueError, match=message):
+        linear(make_encoder(), *pictures, candidates=[bad], recipe=Recipe(15, 20), crop_area=None)
+    with pytest.raises(ValueError, match="All 2 candidates diverged .learning_rate 10 to 20"):
+        linear_features(*blobs, candidates=[bad, Candidate(20.0, 10.0)])
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, -1.0, "0.1"])
+def test_candidates_are_finite_numbers(value):
+    with pytest.raises(ValueError, match="learning_rate must be"):
+        Candidate(value)
+    with pytest.raises(ValueError, match="weight_decay must be"):
+        Candidate(0.1, value)
+
+
 def test_one_candidate_needs_no_validation(blobs):
     result = linear_features(*blobs, candidates=[Candidate(0.02)], epochs=5)
     assert result.validation_top1 is None and result.learning_rate == 0.02
