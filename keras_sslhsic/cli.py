@@ -299,6 +299,8 @@ def _evaluate(options):
             raise ValueError(f"Give a protocol with --encoder: one of {', '.join(PROTOCOLS)}.")
         print(experiment.format_table(experiment.evaluate_run(options.run_folder)))
         return
+    if options.validation_split and options.protocol not in evaluation.splits.TRAINING:
+        raise ValueError(f"{options.protocol} has no --validation-split; it goes with linear and finetune.")
     options.data = options.data or _own_data(options)
     arguments = {} if options.protocol == "all" else _arguments(options)
     encoder = _load(name)

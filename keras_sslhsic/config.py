@@ -46,6 +46,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
         raise ValueError(
             f"{display(path)} defines no get_config() that returns a ConfigDict; a config is such a function."
         )
+    if unnamed := [name for name in config if not isinstance(name, str)]:
+        raise ValueError(f"The fields of a config have names, found {unnamed[0]!r} in {display(path)}.")
     config.lock()
     for override in overrides:
         set_field(config, *parse(override))

@@ -64,6 +64,7 @@ def test_help_says_what_every_command_does(capsys):
         (["evaluate", "all", "--encoder", "r18_fashion", "--epochs", "1", "--k", "3", "--data", "nowhere", "--image-size", "9"],
          "--data, --epochs, --image-size, --k go with one protocol"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--batch-size", "-3"], "batch_size must be at least 1, found -3"),
+        (["evaluate", "logistic", "--encoder", "r18_fashion", "--validation-split", "x"], "logistic has no --validation-split"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--short-side", "0"], "short_side must be None or at least 1"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--temperature", "inf"], "temperature must be a finite number"),
         (["evaluate", "--run", "nowhere"], "nowhere holds no run"),

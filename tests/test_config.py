@@ -70,6 +70,9 @@ def test_bad_files(tmp_path):
     (tmp_path / "divides.py").write_text("def get_config():\n    return 1 / 0\n")
     with pytest.raises(ValueError, match=r"divides.py cannot be run: ZeroDivisionError"):
         config.load(tmp_path / "divides.py")
+    (tmp_path / "number.py").write_text("def get_config():\n    return {1: 2}\n")
+    with pytest.raises(ValueError, match=r"fields of a config have names, found 1 in .*number.py"):
+        config.load(tmp_path / "number.py")
     (tmp_path / "dict.py").write_text("def get_config():\n    return {'a': {'b': 1}}\n")
     assert config.load(tmp_path / "dict.py", ["a.b=2"]).to_dict() == {"a": {"b": 2}}
     (tmp_path / "broken.py").write_text("def get_config(:")

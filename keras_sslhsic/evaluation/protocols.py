@@ -86,7 +86,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
 _SEVERAL = ("epochs", "learning_rates", "weight_decays")
 
 
-def arguments(protocol: str, **given: Any) -> dict[str, Any]:
+def arguments(protocol: str, /, **given: Any) -> dict[str, Any]:
     """The arguments of a protocol's function that make these settings; its own defaults fill in what is not given.
 
     Args:

@@ -164,6 +164,7 @@ def test_too_few_images_to_hold_any_out_are_named(protocol, make_encoder, pictur
         ("finetune", {"epochs": "30"}, "epochs must be an integer, found '30'"),
         ("finetune", {"num_classes": 1}, "num_classes must be at least 2, found 1"),
         ("knn", {"temperature": "0.1"}, "temperature must be a finite number, found '0.1'"),
+        ("knn", {"protocol": "linear"}, "knn has no --protocol"),
         ("knn", {"batch_size": 0}, "batch_size must be at least 1, found 0"),
         ("logistic", {"encoding_batch": 3}, "logistic has no --encoding-batch; it has --batch-size, --seed"),
         ("linear", {"epochs": (0,)}, "epochs must be at least 1, found 0"),
