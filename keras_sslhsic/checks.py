@@ -1,6 +1,7 @@
 """Checks of single arguments, for every module that takes them."""
 
-from numbers import Integral
+import math
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,14 @@ def integer(name: str, value: Any, least: int, optional: bool = False) -> None:
         raise ValueError(f"{name} must be {none}an integer, found {value!r}.")
     if value < least:
         raise ValueError(f"{name} must be {none}at least {least}, found {value}.")
+
+
+def number(name: str, value: Any, least: float = 0.0, above: bool = False) -> None:
+    """Raises ValueError unless `value` is a finite number of at least `least`, or `above` it."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, found {value!r}.")
+    if value < least or (above and value == least):
+        raise ValueError(f"{name} must be {'above' if above else 'at least'} {least:g}, found {value:g}.")
 
 
 def flag(name: str, value: Any, optional: bool = False) -> None:

@@ -152,7 +152,8 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--learning-rates",
         type=numbers,
-        help="to choose from on held-out images, for the batch size, as 0.1,0.2; one alone is taken as it is",
+        help="to choose from on held-out images, for the batch size, as 0.1,0.2; one alone is taken as it is (the default ones "
+        "follow the batch size)",
     )
     evaluate.add_argument(
         "--weight-decays",
@@ -275,25 +276,37 @@ def _pretrain(options):
 
 
 def _evaluate(options):
-    from keras_sslhsic import config, evaluation, experiment
+    from keras_sslhsic import evaluation, experiment
     from keras_sslhsic.evaluation import protocols, results
     from keras_sslhsic.evaluation.report import table
     from keras_sslhsic.files import display
 
     if (options.run_folder is None) == (options.encoder is None):
         raise ValueError("Give either --run with a run folder, or --encoder with an encoder.")
-    if options.config and options.protocol in (None, "all"):
-        raise ValueError("--config holds the settings of one protocol: name it.")
+    if options.protocol in (None, "all"):
+        defaults = vars(_parser().parse_args(["evaluate"]))
+        own = ["overrides", "protocol", "run_folder", "encoder"] + ["seed", "out"] * (
+            options.protocol == "all"
+        )
+        extra = [key for key, value in vars(options).items() if key not in own and value != defaults[key]]
+        if options.protocol == "all" and options.data == "bundled":
+            extra.remove("data")
+        if extra:
+            goes = "goes" if len(extra) == 1 else "go"
+            raise ValueError(
+                f"{protocols.flags(extra)} {goes} with one protocol: name one of {', '.join(PROTOCOLS[:-1])}."
+            )
     name = options.run_folder or options.encoder
     out = options.out or Path(options.run_folder or ".") / "results.jsonl"
     if options.protocol is None:
         if options.run_folder is None:
             raise ValueError(f"Give a protocol with --encoder: one of {', '.join(PROTOCOLS)}.")
-        if options.data or options.out:
-            raise ValueError(f"--data and --out go with a protocol: name one of {', '.join(PROTOCOLS)}.")
         print(experiment.format_table(experiment.evaluate_run(options.run_folder)))
         return
+    if options.validation_split and options.protocol not in evaluation.splits.TRAINING:
+        raise ValueError(f"{options.protocol} has no --validation-split; it goes with linear and finetune.")
     options.data = options.data or _own_data(options)
+    arguments = {} if options.protocol == "all" else _arguments(options)
     encoder = _load(name)
     if options.protocol == "all":
         untrained = experiment.untrained_encoder(options.run_folder) if options.run_folder else None
@@ -305,18 +318,6 @@ def _evaluate(options):
             records.append(record)
         print(table(records))
         return
-    names = (
-        "k", "temperature", "fraction", "num_classes", "batch_size", "epochs", "steps", "learning_rates", "weight_decays",
-        "seed",
-    )  # fmt: skip
-    given = {name: value for name in names if (value := getattr(options, name)) is not None}
-    if options.config:
-        given = config.load(options.config, options.overrides).to_dict() | given
-    if options.protocol in ("knn", "logistic", "transfer") and "batch_size" in given:
-        given["encoding_batch"] = given.pop("batch_size")
-    if options.protocol != "knn":
-        given.setdefault("seed", 0)
-    arguments = protocols.arguments(options.protocol, **given)
     result: evaluation.Result
     if options.protocol in ("transfer", "transfer_finetune"):
         run = evaluation.transfer if options.protocol == "transfer" else evaluation.transfer_finetune
@@ -343,6 +344,24 @@ def _evaluate(options):
     )
     print(f"(95 %: {_percent(low)} to {_percent(high)})")
     print(f"Added to {display(out)}.")
+
+
+def _arguments(options):
+    """Of the protocol's function: a length replaces one that comes before, in the other unit too."""
+    from keras_sslhsic import config
+    from keras_sslhsic.evaluation import protocols
+
+    names = frozenset().union(*protocols.SETTINGS.values())
+    given: dict[str, Any] = {} if options.protocol == "knn" else {"seed": 0}
+    for layer in (
+        config.load(options.config).to_dict() if options.config else {},
+        dict(map(config.parse, options.overrides)),
+        {name: value for name in names if (value := getattr(options, name)) is not None},
+    ):
+        if {"steps", "epochs"} & set(layer):
+            given = {name: value for name, value in given.items() if name not in ("steps", "epochs")}
+        given |= layer
+    return protocols.arguments(options.protocol, **given)
 
 
 def _own_data(options):

@@ -23,8 +23,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
         The config, locked: no field can be added to it.
 
     Raises:
-        ValueError: for a file that is no Python, cannot be run, or has no `get_config`; an unknown field; or a value of
-            another type.
+        ValueError: for a file that is no Python, cannot be run, or has no `get_config` that returns a ConfigDict (or a
+            dict); an unknown field; or a value of another type.
     """
     path = Path(path)
     if not path.is_file() or path.suffix != ".py":
@@ -36,22 +36,30 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
+        config = module.get_config() if hasattr(module, "get_config") else None
+        config = ConfigDict(config) if isinstance(config, dict) else config
     except Exception as error:
         raise ValueError(
             f"The config {display(path)} cannot be run: {type(error).__name__}: {display(error)}"
         ) from error
-    if not hasattr(module, "get_config"):
+    if not isinstance(config, ConfigDict):
         raise ValueError(
-            f"{display(path)} defines no get_config(); a config is a function that returns a ConfigDict."
+            f"{display(path)} defines no get_config() that returns a ConfigDict; a config is such a function."
         )
-    config = module.get_config()
+    if unnamed := [name for name in config if not isinstance(name, str)]:
+        raise ValueError(f"The fields of a config have names, found {unnamed[0]!r} in {display(path)}.")
     config.lock()
     for override in overrides:
-        field, equals, text = override.partition("=")
-        if not equals:
-            raise ValueError(f"An override is field=value, got {override!r}.")
-        set_field(config, field, _value(text))
+        set_field(config, *parse(override))
     return config
+
+
+def parse(override: str) -> tuple[str, Any]:
+    """The field and the value of `field=value`; see `load`."""
+    field, equals, text = override.partition("=")
+    if not equals:
+        raise ValueError(f"An override is field=value, got {override!r}.")
+    return field, _value(text)
 
 
 def set_field(config: ConfigDict, field: str, value: Any) -> None:

@@ -57,7 +57,15 @@ def test_help_says_what_every_command_does(capsys):
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.epochs=0"], "epochs must be at least 1, found 0"),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=1"], "A batch of 1 image: HSIC"),
         (["evaluate"], "Give either --run"),
-        (["evaluate", "--run", "nowhere", "--data", "cifar10"], "--data and --out go with a protocol"),
+        (["evaluate", "--run", "nowhere", "--data", "cifar10"], "--data goes with one protocol: name one of knn, linear"),
+        (["evaluate", "--run", "nowhere", "--epochs", "3", "--k", "7"], "--epochs, --k go with one protocol"),
+        (["evaluate", "--run", "nowhere", "--config", CONFIG], "--config goes with one protocol"),
+        (["evaluate", "all", "--encoder", "r18_fashion", "--epochs", "1", "--k", "3", "--data", "nowhere", "--image-size", "9"],
+         "--data, --epochs, --image-size, --k go with one protocol"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--batch-size", "-3"], "batch_size must be at least 1, found -3"),
+        (["evaluate", "logistic", "--encoder", "r18_fashion", "--validation-split", "x"], "logistic has no --validation-split"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--short-side", "0"], "short_side must be None or at least 1"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--temperature", "inf"], "temperature must be a finite number"),
         (["evaluate", "--run", "nowhere"], "nowhere holds no run"),
         (["evaluate", "knn", "--encoder", "r51_1x"], "r50_1x"),
         (["report", "nowhere"], "nowhere"),
@@ -76,7 +84,10 @@ def test_help_says_what_every_command_does(capsys):
         (["evaluate", "knn", "--encoder", "r18_fashion", "--data", "../no where"], "../no where is no folder, and"),
         (["evaluate", "transfer", "--encoder", "r18_fashion", "--data", "web"], "Unknown transfer set 'web'"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--seed", "-1"], "seed must be None or at least 0, found -1"),
-        (["evaluate", "knn", "--encoder", "r18_fashion", "--epochs", "3"], "knn has no epochs; it has encoding_batch, k"),
+        (
+            ["evaluate", "knn", "--encoder", "r18_fashion", "--epochs", "3"],
+            "knn has no --epochs; it has --batch-size, --k, --temperature",
+        ),
         (["evaluate", "finetune", "--encoder", "r18_fashion", "--epochs", "3", "--steps", "4"], "either steps or epochs"),
         (["evaluate", "transfer_finetune", "--encoder", "r18_fashion", "--data", "web"], "Unknown transfer set 'web'"),
         (["inspect", "nowhere"], "nowhere"),
@@ -92,6 +103,52 @@ def test_bad_input_is_said_in_one_line_and_nothing_is_written(
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert os.listdir(tmp_path) == []
+
+
+SETTINGS = """
+def get_config():
+    return {settings}
+"""
+
+
+@pytest.fixture
+def arguments_of(tmp_path, monkeypatch):
+    """(words, settings of a config file) -> the arguments of the protocol's function."""
+
+    def read(*words, **settings):
+        path = tmp_path / "settings.py"
+        path.write_text(SETTINGS.format(settings=repr(settings)))
+        parser = cli._parser()
+        command = ["evaluate", *words, "--config", str(path), "--encoder", "r18_fashion"]
+        options, rest = parser.parse_known_args(command)
+        options.overrides = [cli._override(parser, word, options) for word in rest]
+        return cli._arguments(options)
+
+    return read
+
+
+def test_a_length_replaces_one_that_comes_before_in_the_other_unit_too(arguments_of):
+    swept = {"learning_rates": (0.1,), "epochs": (30, 50)}
+    for words in (["--steps", "2"], ["--config.steps=2"]):
+        (recipe,) = arguments_of("finetune", *words, **swept)["recipe"]
+        assert (recipe.steps, recipe.epochs) == (2, None)
+    for words in (["--epochs", "1"], ["--config.epochs=1"], ["--config.epochs=(1,)"]):
+        (recipe,) = arguments_of("finetune", *words, **{**swept, "steps": 5} if "(" in words[-1] else swept)[
+            "recipe"
+        ]
+        assert (recipe.steps, recipe.epochs) == (None, 1)
+    with pytest.raises(ValueError, match="either steps or epochs"):
+        arguments_of("finetune", **swept, steps=3)
+    with pytest.raises(ValueError, match="finetune has no --epoch; it has --batch-size, --epochs"):
+        arguments_of("finetune", "--config.epoch=1", **swept)
+
+
+def test_single_numbers_stand_for_settings_of_several(arguments_of):
+    (recipe,) = arguments_of("finetune", epochs=2, learning_rates=0.1, weight_decays=0, batch_size=8)[
+        "recipe"
+    ]
+    assert (recipe.epochs, recipe.encoder_learning_rate, recipe.weight_decay) == (2, 0.1, 0.0)
+    assert arguments_of("linear", epochs=2)["recipe"].epochs == 2
 
 
 @pytest.fixture

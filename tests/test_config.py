@@ -62,8 +62,19 @@ def test_bad_files(tmp_path):
     with pytest.raises(ValueError, match="There is no config file"):
         config.load(tmp_path / "none.py")
     (tmp_path / "empty.py").write_text("")
-    with pytest.raises(ValueError, match=r"defines no get_config\(\)"):
+    with pytest.raises(ValueError, match=r"empty.py defines no get_config\(\) that returns a ConfigDict"):
         config.load(tmp_path / "empty.py")
+    (tmp_path / "none.py").write_text("def get_config():\n    pass\n")
+    with pytest.raises(ValueError, match=r"none.py defines no get_config\(\) that returns a ConfigDict"):
+        config.load(tmp_path / "none.py")
+    (tmp_path / "divides.py").write_text("def get_config():\n    return 1 / 0\n")
+    with pytest.raises(ValueError, match=r"divides.py cannot be run: ZeroDivisionError"):
+        config.load(tmp_path / "divides.py")
+    (tmp_path / "number.py").write_text("def get_config():\n    return {1: 2}\n")
+    with pytest.raises(ValueError, match=r"fields of a config have names, found 1 in .*number.py"):
+        config.load(tmp_path / "number.py")
+    (tmp_path / "dict.py").write_text("def get_config():\n    return {'a': {'b': 1}}\n")
+    assert config.load(tmp_path / "dict.py", ["a.b=2"]).to_dict() == {"a": {"b": 2}}
     (tmp_path / "broken.py").write_text("def get_config(:")
     with pytest.raises(ValueError, match=r"broken.py cannot be run: SyntaxError"):
         config.load(tmp_path / "broken.py")

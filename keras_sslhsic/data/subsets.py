@@ -47,7 +47,7 @@ def stratified_split(labels: np.ndarray, fraction: float, seed: int = 0) -> tupl
     if len(missing):
         raise ValueError(
             f"Holding out {fraction:g} of every class leaves none to learn of the classes "
-            f"{missing[:10].tolist()}: give a validation split of your own, or more images."
+            f"{missing[:10].tolist()}: give more images of them."
         )
     return fit, held_out
 
@@ -80,11 +80,13 @@ def hold_out(labels: np.ndarray, number: int | np.ndarray, seed: int = 0) -> tup
         numbers[counts == 0] = 0
     few = np.flatnonzero((numbers >= counts) & (numbers > 0))
     if len(few) or not numbers.any():
-        raise ValueError(
-            f"Of {len(labels)} training images {number} cannot be held out: "
-            + (f"none would be left of the classes {few[:10].tolist()}" if len(few) else "that is none")
-            + ". Give more images, or a validation split of your own."
+        found = (
+            f"Of {len(labels)} training images {number} cannot be held out: none would be left of the classes "
+            f"{few[:10].tolist()}"
+            if len(few)
+            else f"{len(labels)} training images are too few to hold any out for choosing"
         )
+        raise ValueError(f"{found}. Give more images, or a validation split of your own.")
     generator = np.random.default_rng(seed)
     held = [generator.permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(numbers)]
     held_out = np.sort(np.concatenate(held))

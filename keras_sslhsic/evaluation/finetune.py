@@ -45,7 +45,7 @@ class FinetuneRecipe:
         epochs: passes over the training images, if no steps are given.
 
     Raises:
-        ValueError: unless either steps or epochs are given.
+        ValueError: unless either steps or epochs are given, and for values out of range.
     """
 
     steps: int | None = None
@@ -62,6 +62,8 @@ class FinetuneRecipe:
         checks.integer("steps", self.steps, 1, optional=True)
         checks.integer("epochs", self.epochs, 1, optional=True)
         checks.integer("batch_size", self.batch_size, 1)
+        for name in ("head_learning_rate", "encoder_learning_rate", "weight_decay"):
+            checks.number(name, getattr(self, name))
 
 
 def recipes(
@@ -117,7 +119,10 @@ class FinetuneResult(Result):
         batch_size: images a step, as it was run.
         head_learning_rate: of the chosen recipe, for the batch that was run.
         encoder_learning_rate: the same for the encoder.
-        weight_decay: of the chosen recipe.
+        weight_decay: of the chosen recipe, as the l2 penalty has it.
+        weight_decay_times_learning_rate: that times the encoder's learning rate before it was scaled to the batch: what
+            was given to `recipes`, which divides by the learning rate.
+        epochs: of the chosen recipe; None if it has steps.
         validation_value: the metric of the chosen recipe on held-out training images; None if nothing was chosen.
         at_edge: the settings that the chosen recipe has at an edge of the sweep (see `sweep.Choice`).
     """
@@ -132,6 +137,8 @@ class FinetuneResult(Result):
     head_learning_rate: float
     encoder_learning_rate: float
     weight_decay: float
+    weight_decay_times_learning_rate: float
+    epochs: int | None
     validation_value: float | None
     at_edge: tuple[str, ...] = ()
 
@@ -157,9 +164,10 @@ def finetune(
 ) -> FinetuneResult:
     """Trains the encoder and a linear layer of zeros on top of it, and measures them on the test images.
 
-    Of several recipes the best on held-out training images is trained again on all of them. Learning rates are for
-    batches of the recipe's size: if others are run, since there are fewer images or a dataset brings its own batches,
-    the rates are scaled in proportion, and a warning and the result say so.
+    Of several recipes the best on held-out training images is trained again on all of them; one alone is trained on
+    all images, those of a validation set too. Learning rates are for batches of the recipe's size: if others are run,
+    since there are fewer images or a dataset brings its own batches, the rates are scaled in proportion, and a warning
+    and the result say so.
 
     The momentum of every BatchNormalization layer is max(1 - 10 / s, 0.9) for the s steps of an epoch, and
     what it was before once the training has ended. Under a tf.distribute strategy (call this in its scope, or
@@ -202,8 +210,8 @@ def finetune(
     several = metric == "map11"
     recipe = recipes(**SEMI_SUPERVISED) if recipe is None else recipe
     candidates = [recipe] if isinstance(recipe, FinetuneRecipe) else list(recipe)
-    num_classes = num_classes or count_classes(train=train, validation=validation, test=test)
     images, test = images_of(train, "train"), images_of(test, "test")
+    num_classes = count_classes(num_classes, train=images, validation=validation, test=test)
     if isinstance(images, Images):
         if fraction != 1:
             images = images.part(stratified_subset(images.labels, fraction, seed))
@@ -219,23 +227,24 @@ def finetune(
         )
 
     chosen, held_out = None, 0
+    fit, held, images = hold_out_of(images, validation, seed, several=len(candidates) > 1)
     if len(candidates) > 1:
-        fit, held, images = hold_out_of(images, validation, seed)
         values = []
         for candidate in tqdm(candidates, desc="fine-tuning", unit="recipe", disable=not verbose):
             run = _train(_copy(encoder), fit, candidate, num_classes, several, seed, verbose)
             scores, labels = features_and_labels(run.classifier, held, "validation", verbose)
-            values.append(metrics.METRICS[metric](scores, labels) if run.finite else -np.inf)
+            finite = run.finite and np.isfinite(scores).all()
+            values.append(metrics.METRICS[metric](scores, labels) if finite else np.nan)
         chosen, held_out = choose(values, **_settings(candidates)), len(labels)
     best = candidates[chosen.index if chosen else 0]
     run = _train(encoder if in_place else _copy(encoder), images, best, num_classes, several, seed, verbose)
-    if not run.finite:
+    scores, labels = features_and_labels(run.classifier, test, "test", verbose)
+    if not (run.finite and np.isfinite(scores).all()):
         raise ValueError(
-            f"The loss is not finite after {run.steps} steps: lower the learning rates "
+            f"The network diverged within {run.steps} steps: lower the learning rates "
             f"({best.head_learning_rate:g} for the head, {best.encoder_learning_rate:g} for the encoder)."
         )
     warn_of_batch(best.batch_size, run.recipe.batch_size)
-    scores, labels = features_and_labels(run.classifier, test, "test", verbose)
     value, interval = metrics.measure(metric, scores, labels, seed)
     return FinetuneResult(
         value=value,
@@ -253,6 +262,8 @@ def finetune(
         head_learning_rate=run.recipe.head_learning_rate,
         encoder_learning_rate=run.recipe.encoder_learning_rate,
         weight_decay=run.recipe.weight_decay,
+        weight_decay_times_learning_rate=_decay_as_given(best),
+        epochs=best.epochs,
         validation_value=chosen.value if chosen else None,
         at_edge=chosen.at_edge if chosen else (),
     )
@@ -270,16 +281,24 @@ def _scaled(recipe, ran):
 
 
 def _settings(candidates):
-    """What differs among candidates; the weight decay as a step has it, times the learning rate."""
+    """What differs among candidates."""
     return {
         "learning_rate": [c.encoder_learning_rate for c in candidates],
-        "weight_decay": [c.weight_decay * c.encoder_learning_rate for c in candidates],
+        "weight_decay": [_decay_as_given(c) for c in candidates],
         "epoch": [c.epochs or 0 for c in candidates],
     }
 
 
+def _decay_as_given(recipe):
+    """The weight decay as a step has it, times the learning rate; digits that the division cost are rounded off."""
+    return float(f"{recipe.weight_decay * recipe.encoder_learning_rate:.12g}")
+
+
 def _given(candidates, batch_size, held_out, test):
-    given = [asdict(_scaled(candidate, batch_size)) for candidate in candidates]
+    given = [
+        {**asdict(_scaled(c, batch_size)), "weight_decay_times_learning_rate": _decay_as_given(c)}
+        for c in candidates
+    ]
     differing = {key: list(dict.fromkeys(one[key] for one in given)) for key in given[0]}
     fixed = {key: values[0] if len(values) == 1 else values for key, values in differing.items()}
     return {**fixed, "momentum": 0.9, "nesterov": True, "held_out": held_out, **describe(test)}

@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic import checks
 from keras_sslhsic.evaluation import metrics
 from keras_sslhsic.evaluation.checks import check_features, check_labels, check_split
 from keras_sslhsic.evaluation.results import Result, wilson_interval
@@ -74,8 +75,7 @@ def knn(
         k = min(200 if len(train_features) >= _LARGE else 20, available)
     if not 1 <= k <= available:
         raise ValueError(f"k must be in 1 ... {available} (the training images), found {k}.")
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, found {temperature}.")
+    checks.number("temperature", temperature, above=True)
 
     bank, queries = _normalise(train_features), _normalise(test_features)
     num_classes = int(train_labels.max()) + 1

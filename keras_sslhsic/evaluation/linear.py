@@ -37,7 +37,8 @@ from keras_sslhsic.evaluation.sweep import (
 )
 
 # Features are standardised, so one grid serves every encoder.
-FAST_CANDIDATES = grid((0.001, 0.003, 0.01, 0.03, 0.1), (0.0, 3e-3, 3e-2))
+FAST_RECIPE = Recipe(epochs=30, batch_size=256)
+FAST_CANDIDATES = grid((0.001, 0.003, 0.01, 0.03, 0.1), (0.0, 3e-3, 3e-2))  # for its batch
 
 PAPER_RECIPE = Recipe(epochs=90, batch_size=4096)
 RELEASED_RECIPE = Recipe(epochs=90, batch_size=4096, warmup_steps=100, nesterov=False)
@@ -92,9 +93,9 @@ def linear_features(
     test_features: np.ndarray,
     test_labels: np.ndarray,
     *,
-    candidates: Sequence[Candidate] = FAST_CANDIDATES,
-    epochs: int = 30,
-    batch_size: int = 256,
+    candidates: Sequence[Candidate] | None = None,
+    epochs: int = FAST_RECIPE.epochs,
+    batch_size: int = FAST_RECIPE.batch_size,
     validation: float = 0.1,
     seed: int = 0,
 ) -> LinearFeaturesResult:
@@ -110,7 +111,8 @@ def linear_features(
         train_labels: int [N].
         test_features: float [T, F].
         test_labels: int [T].
-        candidates: what to choose from. One alone is trained without a validation split.
+        candidates: what to choose from, for batches of `batch_size`. One alone is trained without a validation
+            split. None: `FAST_CANDIDATES`, with learning rates that follow the batch.
         epochs: passes over the training features.
         batch_size: features a step, at most the number there are.
         validation: share of each class that is held out, in (0, 1).
@@ -121,7 +123,7 @@ def linear_features(
 
     Raises:
         ValueError: if features or labels are unusable (see `checks`), or a class has too few images to hold
-            one out.
+            one out, or the training diverges.
 
     Example:
         >>> labels = np.arange(200) % 2
@@ -134,6 +136,7 @@ def linear_features(
     train_features, test_features = standardise(train_features, test_features)
     num_classes = int(train_labels.max()) + 1
     recipe = Recipe(epochs, batch_size)
+    candidates = candidates or scale_rates(FAST_CANDIDATES, FAST_RECIPE.batch_size, batch_size)
 
     chosen, held_out = None, np.empty(0, int)
     if len(candidates) > 1:
@@ -182,8 +185,8 @@ def linear(
         test: the same, at the encoder's size (see `crops` for the two test crops).
         validation: number of training images to hold out, the same share of each class; None: the paper's 10,000, but
             at most a fifth. Or, needed if `train` is a dataset, a labelled set of its own, in batches of the same size.
-        candidates: what to choose from. One alone is trained without a validation split. By default
-            `default_candidates(recipe.batch_size)`.
+        candidates: what to choose from. One alone is trained on all images, those of a validation set too. By
+            default `default_candidates(recipe.batch_size)`.
         recipe: length, batch and momentum.
         crop_area: range of a random crop's share of the image's area; None trains without crops and
             mirroring.
@@ -196,10 +199,10 @@ def linear(
 
     Raises:
         ValueError: if images or labels are unusable, or a dataset comes without `num_classes` or
-            `validation`, or datasets name other classes.
+            `validation`, datasets name other classes, or the training diverges.
     """
-    num_classes = num_classes or count_classes(train=train, validation=validation, test=test)
     images, test = images_of(train, "train"), images_of(test, "test")
+    num_classes = count_classes(num_classes, train=images, validation=validation, test=test)
     candidates = candidates or default_candidates(recipe.batch_size)
     if isinstance(images, Images):
         num_classes = num_classes or int(images.labels.max()) + 1
@@ -208,8 +211,8 @@ def linear(
         raise ValueError("A dataset of training batches needs num_classes, and a validation set of its own.")
 
     chosen, held_out = None, 0
+    fit, held, images = hold_out_of(images, validation, seed, several=len(candidates) > 1)
     if len(candidates) > 1:
-        fit, held, images = hold_out_of(images, validation, seed)
         sweep, _, _ = _train(encoder, fit, candidates, num_classes, recipe, crop_area, seed, verbose)
         features, labels = features_and_labels(encoder, held, "validation", verbose)
         chosen, held_out = choose(sweep.accuracies(features, labels), **settings(candidates)), len(labels)
@@ -244,6 +247,11 @@ def _outcome(classifier, features, labels, candidates, chosen, recipe, ran, seed
     warn_of_batch(recipe.batch_size, ran)
     scores = classifier.logits(tf.constant(features))[:, 0].numpy()
     (best,) = scale_rates([candidates[chosen.index if chosen else 0]], recipe.batch_size, ran)
+    if not np.isfinite(scores).all():
+        raise ValueError(
+            f"The classifier diverged: lower the learning rate ({best.learning_rate:g}) or the weight decay "
+            f"({best.weight_decay:g})."
+        )
     top1 = metrics.top_k(scores, labels)
     return {
         "value": top1,

@@ -7,16 +7,35 @@ import numpy as np
 from keras_sslhsic.evaluation.results import wilson_interval
 
 
+def check_scores(scores: np.ndarray) -> np.ndarray:
+    """Returns the scores, float [N] or [N, C].
+
+    Raises:
+        ValueError: if any is NaN, which no comparison orders, or +inf, as those of a classifier that diverged are.
+    """
+    unusable = np.isnan(scores) | np.isposinf(scores)
+    if unusable.any():
+        raise ValueError(
+            f"Scores must be finite, found NaN or infinity in {np.sum(unusable)} of {np.size(scores)}: what made them "
+            "has diverged."
+        )
+    return scores
+
+
 def top_k(scores: np.ndarray, labels: np.ndarray, k: int = 1) -> float:
     """Share of examples whose label is among the k highest scores.
 
     A tie counts against the label only where a class of lower number has the same score.
 
     Args:
-        scores: float [N, C].
+        scores: float [N, C]; -inf for a class that is ruled out.
         labels: int [N], in 0 ... C - 1.
         k: number of classes that may hold the label.
+
+    Raises:
+        ValueError: if scores are NaN or +inf.
     """
+    check_scores(scores)
     own = np.take_along_axis(scores, labels[:, None], axis=1)
     before = np.arange(scores.shape[1]) < labels[:, None]
     rank = np.sum((scores > own) | ((scores == own) & before), axis=1)
@@ -47,8 +66,9 @@ def average_precision(scores: np.ndarray, positives: np.ndarray, points: int | N
         points: number of recall levels, or None for all points.
 
     Raises:
-        ValueError: if no example is positive.
+        ValueError: if no example is positive, or scores are NaN or +inf.
     """
+    check_scores(scores)
     positives = np.asarray(positives, bool)
     if not positives.any():
         raise ValueError("average_precision needs at least one positive example, found none.")
@@ -82,7 +102,7 @@ def mean_average_precision(scores: np.ndarray, positives: np.ndarray, points: in
 # Of scores [N, C] and labels, int [N] or bool [N, C].
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "top1": top_k,
-    "mean_per_class": lambda scores, labels: mean_per_class(scores.argmax(axis=1), labels),
+    "mean_per_class": lambda scores, labels: mean_per_class(check_scores(scores).argmax(axis=1), labels),
     "map11": lambda scores, labels: mean_average_precision(scores, labels, points=11),
 }
 

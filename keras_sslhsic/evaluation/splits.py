@@ -50,13 +50,16 @@ def labelled_splits(
         ValueError: if a folder lacks a sub-folder.
         FileNotFoundError: if there is no such data set.
     """
+    checks.integer("image_size", image_size, 1)
+    checks.integer("short_side", short_side, 1, optional=True)
     if source == "bundled":
         return dict(zip(("train", "test"), data.bundled.load(), strict=True))
-    checks.integer("image_size", image_size, 1)
     trains = protocol in TRAINING
+    if short_side is None:
+        short_side = paper_short_side(image_size) if trains else image_size
     crops: dict[str, Any] = {
         "size": image_size,
-        "short_side": short_side or (paper_short_side(image_size) if trains else image_size),
+        "short_side": short_side,
         "channels": channels,
     }
     names = ["train", "test", *(["validation"] if trains else [])]

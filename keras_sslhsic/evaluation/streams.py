@@ -5,8 +5,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic import checks
 from keras_sslhsic.data.subsets import hold_out
-from keras_sslhsic.evaluation.checks import check_labels
+from keras_sslhsic.evaluation.checks import check_classes, check_labels
 from keras_sslhsic.evaluation.crops import random_crop_and_flip
 from keras_sslhsic.evaluation.features import (
     Encoder,
@@ -55,24 +56,41 @@ def features_and_labels(
     return extract_features(encoder, images, batch_size=batch_size, verbose=verbose), labels
 
 
-def count_classes(**splits: Any) -> int | None:
-    """The number of classes that folders and data sets of TFDS know by name; None if none does.
+def count_classes(given: int | None = None, **splits: Any) -> int | None:
+    """The number of classes that folders and data sets of TFDS know by name; else the given one.
+
+    Args:
+        given: the number that was asked for, or None.
+        **splits: the data by name.
 
     Raises:
-        ValueError: if two of them name other classes. Labels number the names, so they would mean others too.
+        ValueError: if two of them name other classes. Labels number the names, so they would mean others too. Or if
+            another number of classes is given than there are.
     """
+    checks.integer("num_classes", given, 2, optional=True)
     named = {
         split: classes for split, data in splits.items() if (classes := getattr(data, "class_names", None))
     }
+    first, expected = next(iter(named.items()), ("", ()))
     for split, classes in named.items():
-        first, expected = next(iter(named.items()))
         if classes != expected:
             raise ValueError(
                 f"The classes of {first} and {split} are not the same: "
                 f"{', '.join(sorted(set(expected) ^ set(classes)))} in one of them alone. Labels number the classes of a "
                 "split: give both the same folders, with an image in each."
             )
-    return len(next(iter(named.values()))) if named else None
+    if named and given not in (None, len(expected)):
+        raise ValueError(
+            f"num_classes is {given}, but {first} has {len(expected)} classes, "
+            f"{', '.join(map(str, expected[:10]))}{' ...' if len(expected) > 10 else ''}: leave it out."
+        )
+    for split, data in splits.items():
+        if given and isinstance(data, Images) and data.labels.ndim == 1 and data.labels.max() >= given:
+            raise ValueError(
+                f"num_classes is {given}, but the {split} labels go up to {data.labels.max()}: give at least "
+                f"{data.labels.max() + 1}."
+            )
+    return len(expected) if named else given
 
 
 def images_of(data: Labelled, name: str) -> Images | tf.data.Dataset:
@@ -137,32 +155,40 @@ def stream(
 
 
 def hold_out_of(
-    train: Images | tf.data.Dataset, validation: Labelled | int | None, seed: int
-) -> tuple[Any, Labelled, Any]:
-    """What candidates are trained on, what they are compared on, and what the best is trained on again.
+    train: Images | tf.data.Dataset, validation: Labelled | int | None, seed: int, several: bool
+) -> tuple[Any, Any, Any]:
+    """What candidates are trained on, what they are compared on, and what the best, or the only one, is trained on.
 
     Args:
         train: training images.
         validation: images to hold out of them, the same share of each class; None: 10,000, but at most a fifth.
             Or a set of its own.
         seed: of the drawing.
+        several: whether there are several candidates; for one alone nothing is held out.
 
     Raises:
-        ValueError: if a dataset comes without a validation set of its own.
+        ValueError: if there are too few images, or a dataset comes without a validation set of its own.
     """
     if not (validation is None or isinstance(validation, int)):
         held_out = images_of(validation, "validation")
         if isinstance(train, Images) and isinstance(held_out, Images):
+            if train.labels.ndim == 1:
+                check_classes(train.labels, held_out.labels, ("train", "validation"))
             return train, held_out, train + held_out
         if isinstance(train, tf.data.Dataset) and isinstance(held_out, tf.data.Dataset):
             return train, held_out, _mixed(train, held_out)
         raise ValueError(
             "Training and validation images must both be arrays, or both be datasets of batches."
         )
+    if not several:
+        return None, None, train
     if not isinstance(train, Images):
         raise ValueError("A dataset of training batches needs a validation set of its own to choose on.")
     number = min(10_000, len(train) // 5) if validation is None else validation
-    fit, rows = hold_out(train.labels, number, seed)
+    try:
+        fit, rows = hold_out(train.labels, number, seed)
+    except ValueError as error:
+        raise ValueError(f"{error} One learning rate and one length need none.") from error
     return train.part(fit), train.part(rows), train
 
 

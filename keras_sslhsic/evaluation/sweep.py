@@ -20,6 +20,10 @@ class Candidate:
     learning_rate: float
     weight_decay: float = 0.0
 
+    def __post_init__(self) -> None:
+        checks.number("learning_rate", self.learning_rate)
+        checks.number("weight_decay", self.weight_decay)
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -84,14 +88,20 @@ def choose(values: Sequence[float], **settings: Sequence[float]) -> Choice:
     """The best of several candidates, with a warning if it lies at the edge of the sweep.
 
     Args:
-        values: a score for each candidate.
+        values: a score for each candidate; NaN for one that diverged, which is never chosen.
         **settings: a value for each candidate.
+
+    Raises:
+        ValueError: if all candidates diverged.
 
     Example:
         >>> choose([0.1, 0.3, 0.2], learning_rate=[0.1, 0.2, 0.4])
         Choice(index=1, value=0.3, at_edge=())
     """
-    best = int(np.argmax(values))
+    if np.isnan(values).all():
+        tried = ", ".join(f"{name} {min(given):g} to {max(given):g}" for name, given in settings.items())
+        raise ValueError(f"All {len(values)} candidates diverged ({tried}): lower the learning rates.")
+    best = int(np.nanargmax(values))
     at_edge = []
     for name, given in settings.items():
         rounded = [float(f"{value:.6g}") for value in given]  # equal but for rounding are equal
@@ -187,9 +197,10 @@ class WideClassifier(tf.Module):
             epoch(number)
 
     def accuracies(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Share of features that each candidate classifies right, float [K]."""
-        predictions = tf.argmax(self.logits(tf.constant(features)), axis=-1).numpy()
-        return np.mean(predictions == labels[:, None], axis=0)
+        """Share of features that each candidate classifies right, float [K]; NaN for one that diverged."""
+        logits = self.logits(tf.constant(features)).numpy()
+        shares = np.mean(logits.argmax(axis=-1) == labels[:, None], axis=0)
+        return np.where(np.isfinite(logits).all(axis=(0, 2)), shares, np.nan)
 
 
 def schedule(step: tf.Tensor, total_steps: int, warmup_steps: int) -> tf.Tensor:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_sslhsic.data.subsets import hold_out
-from keras_sslhsic.evaluation.finetune import TRANSFER, FinetuneResult, finetune, recipes
+from keras_sslhsic.evaluation.finetune import TRANSFER, FinetuneRecipe, FinetuneResult, finetune, recipes
 from keras_sslhsic.evaluation.images import Images, of_folder, of_tfds
 from keras_sslhsic.evaluation.logistic import LogisticResult, logistic_regression
 from keras_sslhsic.evaluation.splits import paper_short_side
@@ -139,7 +139,7 @@ def transfer(
     """Logistic regression on the frozen encoder's features of one of the twelve data sets.
 
     Args:
-        encoder: keras.Model from images [B, H, W, 3] in [0, 255] to features.
+        encoder: keras.Model from images [B, H, W, C] in [0, 255] to features.
         name: key of `SETS`.
         splits: arrays, `Images`, or finite datasets of batches (images, labels) for "train", "test" and perhaps
             "validation". None loads them with `load`.
@@ -159,7 +159,8 @@ def transfer(
         FileNotFoundError: if the files must be fetched by hand, saying where they go.
     """
     dataset = get(name)
-    splits = splits or load(name, size=size, short_side=short_side, data_dir=data_dir)
+    where: dict[str, Any] = {"size": size, "short_side": short_side, "data_dir": data_dir}
+    splits = splits or load(name, **where, channels=encoder.input_shape[-1])
     found = {
         split: features_and_labels(encoder, part, split, verbose, encoding_batch)
         for split, part in splits.items()
@@ -190,10 +191,11 @@ def transfer_finetune(
     """Fine-tunes a copy of the encoder on one of the twelve data sets, by default as the paper does.
 
     Each recipe of `finetune.TRANSFER` (7 learning rates, 8 weight decays, 20,000 steps) is trained on the training
-    split; the best on the validation split is trained again on both and measured on the test split.
+    split; the best on the validation split is trained again on both and measured on the test split. One recipe alone is
+    trained on both.
 
     Args:
-        encoder: keras.Model from images [B, H, W, 3] in [0, 255] to features.
+        encoder: keras.Model from images [B, H, W, C] in [0, 255] to features.
         name: key of `SETS`.
         splits: arrays or `Images` for "train", "test" and perhaps "validation"; or, all three, datasets of batches.
             None loads them with `load`.
@@ -212,19 +214,26 @@ def transfer_finetune(
         FileNotFoundError: if the files must be fetched by hand, saying where they go.
     """
     dataset = get(name)
-    short_side = short_side or paper_short_side(size)
-    splits = splits or load(name, size=size, short_side=short_side, data_dir=data_dir)
+    short_side = paper_short_side(size) if short_side is None else short_side
+    where: dict[str, Any] = {"size": size, "short_side": short_side, "data_dir": data_dir}
+    splits = splits or load(name, **where, channels=encoder.input_shape[-1])
     parts: dict[str, Any] = {split: images_of(part, split) for split, part in splits.items()}
-    if "validation" not in parts and isinstance(train := parts["train"], Images):
+    options = {"recipe": recipes(**TRANSFER), **options}
+    several = not isinstance(options["recipe"], FinetuneRecipe) and len(options["recipe"]) > 1
+    if several and "validation" not in parts and isinstance(train := parts["train"], Images):
         fit, rows = dataset.hold_out(train.labels, parts["test"].labels, seed)
         parts.update(train=train.part(fit), validation=train.part(rows))
-    options = {"recipe": recipes(**TRANSFER), **options}
     result = finetune(encoder, **parts, metric=dataset.metric, seed=seed, verbose=verbose, **options)
     return TransferFinetuneResult(**vars(result), dataset=name)
 
 
 def load(
-    name: str, *, size: int = 224, short_side: int | None = None, data_dir: str | Path | None = None
+    name: str,
+    *,
+    size: int = 224,
+    short_side: int | None = None,
+    data_dir: str | Path | None = None,
+    channels: int = 3,
 ) -> dict[str, Images]:
     """The splits of a transfer set.
 
@@ -236,6 +245,7 @@ def load(
         size: side of crops.
         short_side: what the short side of a test image is resized to before its central crop; None: `size`.
         data_dir: folder of TensorFlow Datasets (None: its default), or the one that holds NAME.
+        channels: 1, 3 or 4.
 
     Returns:
         `Images` by split; without "validation" if the set has no official one.
@@ -248,7 +258,11 @@ def load(
     names = {"train": dataset.train, "test": dataset.test}
     if dataset.validation == "validation":
         names["validation"] = dataset.validation
-    crops: dict[str, Any] = {"size": size, "short_side": short_side or size}
+    crops: dict[str, Any] = {
+        "size": size,
+        "short_side": size if short_side is None else short_side,
+        "channels": channels,
+    }
     if dataset.tfds is None:
         folders = {split: Path(data_dir or ".") / name / split for split in names}
         for folder in folders.values():

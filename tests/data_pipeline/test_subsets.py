@@ -32,7 +32,8 @@ def test_so_many_of_each_class():
 
 
 @pytest.mark.parametrize(
-    "number, message", [(np.array([2, 6]), r"left of the classes \[1\]"), (0, "that is none")]
+    "number, message",
+    [(np.array([2, 6]), r"left of the classes \[1\]"), (0, "16 training images are too few to hold any out")],
 )
 def test_what_cannot_be_held_out_is_named(number, message):
     with pytest.raises(ValueError, match=message):

@@ -158,6 +158,23 @@ def test_the_best_of_a_sweep_is_trained_again_on_all(make_encoder, pictures):
     assert result.recipe["encoder_learning_rate"] == [1e30, 0.05] and result.recipe["epochs"] == 3
 
 
+def test_one_recipe_is_trained_on_validation_images_too(make_encoder, pictures):
+    (images, labels), test = pictures
+    parts = (images[:120], labels[:120]), test, (images[120:], labels[120:])
+    recipe, encoder = dataclasses.replace(RECIPE, steps=4), make_encoder()
+    assert finetune(encoder, *parts, recipe=recipe) == finetune(encoder, *pictures, recipe=recipe)
+
+
+def test_a_record_says_which_length_and_decay_were_chosen(make_encoder, pictures):
+    """The decay of the penalty, and what was given, of which it is the share by the learning rate."""
+    swept = recipes((0.05,), (1e-3,), epochs=(1, 2), batch_size=32, crop_area=None)
+    result = finetune(make_encoder(), *pictures, recipe=swept)
+    assert result.epochs == result.steps / 5 and result.epochs in (1, 2)
+    assert (result.weight_decay_times_learning_rate, result.weight_decay) == (1e-3, 1e-3 / 0.05)
+    assert result.recipe["epochs"] == [1, 2] and result.recipe["weight_decay_times_learning_rate"] == 1e-3
+    assert finetune(make_encoder(), *pictures, recipe=dataclasses.replace(RECIPE, steps=1)).epochs is None
+
+
 def test_images_of_several_classes_are_scored_by_average_precision(make_encoder, pictures):
     (train, test), classes = pictures, np.array([[1, 0, 1], [0, 1, 1], [1, 1, 0], [0, 0, 0]], bool)
     splits = [(images, classes[labels]) for images, labels in (train, test)]
@@ -188,5 +205,5 @@ def test_unusable_input_is_named(make_encoder, pictures):
         finetune(encoder, dataset, test, fraction=0.1, num_classes=4)
     with pytest.raises(ValueError, match="known"):
         finetune(encoder, dataset.repeat(), test, num_classes=4, recipe=RECIPE)
-    with pytest.raises(ValueError, match="lower the learning rates"):
+    with pytest.raises(ValueError, match="diverged within 30 steps: lower the learning rates"):
         finetune(encoder, *pictures, recipe=dataclasses.replace(RECIPE, encoder_learning_rate=1e30))

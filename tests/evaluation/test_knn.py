@@ -76,7 +76,8 @@ def test_default_k_depends_on_the_size_of_the_set(monkeypatch, blobs):
     [
         ({"k": 401}, "k must be in 1 ... 400"),
         ({"k": 0}, "found 0"),
-        ({"temperature": 0.0}, "temperature must be positive"),
+        ({"temperature": 0.0}, "temperature must be above 0, found 0"),
+        ({"temperature": np.inf}, "temperature must be a finite number, found inf"),
         ({"train_labels": None}, "train_labels are missing"),
         ({"test_labels": None}, "test_labels are missing"),
         ({"train_labels": np.zeros(400, int)}, "one class only"),

@@ -107,6 +107,30 @@ def test_a_bad_learning_rate_is_not_chosen(blobs):
     assert result.learning_rate == 0.02
 
 
+def test_a_candidate_that_diverges_loses_and_is_no_result(blobs, make_encoder, pictures):
+    """From weight decay x learning rate = 100 on the weights grow by a factor a step, to NaN."""
+    bad, good = Candidate(10.0, 10.0), Candidate(0.02)
+    assert linear_features(*blobs, candidates=[bad, good]).learning_rate == 0.02
+    sweep = WideClassifier(16, 4, [bad, good])
+    sweep.fit(*blobs[:2], Recipe(30, 40), seed=0)
+    assert np.isnan(sweep.accuracies(*blobs[2:])).tolist() == [True, False]
+    message = r"diverged: lower the learning rate \(10\) or the weight decay \(10\)"
+    with pytest.raises(ValueError, match=message):
+        linear_features(*blobs, candidates=[bad])
+    with pytest.raises(ValueError, match=message):
+        linear(make_encoder(), *pictures, candidates=[bad], recipe=Recipe(15, 20), crop_area=None)
+    with pytest.raises(ValueError, match=r"All 2 candidates diverged \(learning_rate 10 to 20"):
+        linear_features(*blobs, candidates=[bad, Candidate(20.0, 10.0)])
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, -1.0, "0.1"])
+def test_candidates_are_finite_numbers(value):
+    with pytest.raises(ValueError, match="learning_rate must be"):
+        Candidate(value)
+    with pytest.raises(ValueError, match="weight_decay must be"):
+        Candidate(0.1, value)
+
+
 def test_one_candidate_needs_no_validation(blobs):
     result = linear_features(*blobs, candidates=[Candidate(0.02)], epochs=5)
     assert result.validation_top1 is None and result.learning_rate == 0.02
@@ -261,6 +285,21 @@ def test_a_sweep_on_validation_images_of_their_own_trains_on_both_in_the_end(mak
     options = {"candidates": grid((0.1, 0.5), (0.0,)), "recipe": Recipe(3, 40), "crop_area": None}
     result = linear(make_encoder(), (images[:120], labels[:120]), test, own, **options)
     assert (result.num_train, result.recipe["held_out"]) == (160, 40)
+
+
+def test_one_candidate_is_trained_on_validation_images_of_their_own_too(make_encoder, pictures):
+    (images, labels), test = pictures
+    own, encoder = (images[120:], labels[120:]), make_encoder()
+    options = {"candidates": [Candidate(0.5)], "recipe": Recipe(3, 40), "crop_area": None}
+    split = linear(encoder, (images[:120], labels[:120]), test, own, **options)
+    assert split == linear(encoder, *pictures, **options) and split.num_train == 160
+    with pytest.raises(ValueError, match=r"validation labels hold classes that the train labels lack: \[3\]"):
+        linear(encoder, *([array[part[1] < 3] for array in part] for part in pictures), own, **options)
+
+
+def test_the_default_rates_of_features_follow_the_batch(blobs):
+    found = linear_features(*blobs, batch_size=16, epochs=1).recipe["learning_rates"]
+    assert found == pytest.approx([rate / 16 for rate in (0.001, 0.003, 0.01, 0.03, 0.1)])
 
 
 def test_same_seed_same_result(make_encoder, pictures):

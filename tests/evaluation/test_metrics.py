@@ -90,3 +90,16 @@ def test_wilson_interval_equals_scipy():
     for right, n in ((0, 20), (20, 20), (13, 40), (1600, 2000)):
         expected = binomtest(right, n).proportion_ci(0.95, method="wilson")
         assert wilson_interval(right / n, n) == pytest.approx((expected.low, expected.high), abs=1e-7)
+
+
+@pytest.mark.parametrize("score", [np.nan, np.inf])
+@pytest.mark.parametrize("metric", sorted(metrics.METRICS))
+def test_scores_of_what_diverged_are_never_right(metric, score):
+    labels = np.arange(5) % 2
+    labels = np.eye(2, dtype=bool)[labels] if metric == "map11" else labels
+    with pytest.raises(ValueError, match="what made them has diverged"):
+        metrics.measure(metric, np.full((5, 2), score), labels)
+
+
+def test_a_class_may_be_ruled_out():
+    assert metrics.top_k(np.array([[-np.inf, 1.0], [-np.inf, 0.0]]), np.array([1, 0])) == 0.5

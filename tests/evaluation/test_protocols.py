@@ -106,18 +106,67 @@ def test_the_settings_of_a_command():
     assert one == FinetuneRecipe(7, 8, 0.5, 0.5)
     assert {r.epochs for r in arguments("finetune", learning_rates=(0.5,))["recipe"]} == {30, 50}
     assert len(arguments("transfer_finetune", batch_size=128)["recipe"]) == 56
+    assert arguments("transfer", batch_size=3, seed=None) == {"encoding_batch": 3}
     assert arguments("knn", k=3) == {"k": 3} and arguments("finetune", seed=1) == {"seed": 1}
+
+
+def rates(given):
+    swept = given.get("candidates") or given["recipe"]
+    return sorted({getattr(one, "learning_rate", None) or one.encoder_learning_rate for one in swept})
+
+
+@pytest.mark.parametrize(
+    "protocol, batch",
+    [("linear", 4096), ("linear_features", 256), ("finetune", 1024), ("transfer_finetune", 256)],
+)
+def test_default_learning_rates_follow_the_batch_size(protocol, batch):
+    whole, small = (rates(arguments(protocol, batch_size=size)) for size in (batch, batch // 16))
+    np.testing.assert_allclose(np.divide(whole, 16), small)
+    assert rates(arguments(protocol, batch_size=16, learning_rates=0.3)) == [0.3]
+
+
+@pytest.mark.parametrize("protocol", ["linear", "finetune"])
+def test_another_number_of_classes_than_there_are_is_refused(protocol, make_encoder, folder, pictures):
+    path, _ = folder
+    splits = labelled_splits(str(path), protocol, {}, image_size=8, short_side=8, channels=1)
+    with pytest.raises(
+        ValueError, match="num_classes is 3, but train has 4 classes, 0, 1, 2, 3: leave it out"
+    ):
+        evaluate(protocol, make_encoder(), **splits, num_classes=3)
+    with pytest.raises(
+        ValueError, match="num_classes is 3, but the train labels go up to 3: give at least 4"
+    ):
+        evaluate(protocol, make_encoder(), *pictures, num_classes=3)
+
+
+@pytest.mark.parametrize("protocol", ["linear", "finetune"])
+def test_too_few_images_to_hold_any_out_are_named(protocol, make_encoder, pictures):
+    (images, labels), test = pictures
+    few = images[:4], labels[:4]
+    message = "^4 training images are too few to hold any out.*One learning rate and one length need none"
+    with pytest.raises(ValueError, match=message):
+        evaluate(protocol, make_encoder(), few, test)
 
 
 @pytest.mark.parametrize(
     "protocol, given, message",
     [
-        ("knn", {"epochs": (3,)}, "knn has no epochs; it has encoding_batch, k, temperature"),
-        ("linear", {"fraction": 0.1}, "linear has no fraction"),
+        ("knn", {"epochs": (3,)}, "knn has no --epochs; it has --batch-size, --k, --temperature"),
+        ("linear", {"fraction": 0.1}, "linear has no --fraction; it has --batch-size, --epochs"),
         ("linear", {"epochs": (3, 4)}, "linear has one number of epochs, found 3, 4"),
-        ("linear", {"learning_rates": (0.0,)}, "learning_rates must be positive, found 0"),
+        ("linear", {"learning_rates": (0.0,)}, "learning_rates must be above 0, found 0"),
         ("finetune", {"weight_decays": (-1.0,)}, "weight_decays must be at least 0, found -1"),
         ("finetune", {"epochs": (3,), "steps": 5}, "Give either steps or epochs, found 5 and 3"),
+        ("linear", {"learning_rates": ()}, "learning_rates is empty"),
+        ("linear", {"learning_rates": ("0.1",)}, "learning_rates must be a finite number, found '0.1'"),
+        ("finetune", {"learning_rates": (0.1, np.inf)}, "learning_rates must be a finite number, found inf"),
+        ("finetune", {"weight_decays": np.inf}, "weight_decays must be a finite number, found inf"),
+        ("finetune", {"epochs": "30"}, "epochs must be an integer, found '30'"),
+        ("finetune", {"num_classes": 1}, "num_classes must be at least 2, found 1"),
+        ("knn", {"temperature": "0.1"}, "temperature must be a finite number, found '0.1'"),
+        ("knn", {"protocol": "linear"}, "knn has no --protocol"),
+        ("knn", {"batch_size": 0}, "batch_size must be at least 1, found 0"),
+        ("logistic", {"encoding_batch": 3}, "logistic has no --encoding-batch; it has --batch-size, --seed"),
         ("linear", {"epochs": (0,)}, "epochs must be at least 1, found 0"),
         ("linear_features", {"batch_size": 0}, "batch_size must be at least 1, found 0"),
     ],

@@ -136,6 +136,22 @@ def test_fine_tuning_on_a_set_from_files(birds, average):
     assert drawn.num_train == 12 and drawn.recipe["held_out"] == 6 and drawn.top1 == 1.0
 
 
+def test_one_recipe_is_trained_on_all_images_of_a_set(birds, average):
+    """Also where its test split has as many of a class as there are to train on: nothing is held out."""
+    one = recipes((0.3,), steps=2, batch_size=6)
+    for name, number in {"aircraft": 20, "birdsnap": 12}.items():
+        result = transfer_finetune(average, name, size=28, data_dir=birds, recipe=one)
+        assert (result.num_train, result.recipe["held_out"]) == (number, 0)
+
+
+def test_sets_are_read_with_the_channels_of_the_encoder(birds):
+    layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Rescaling(1 / 255)]
+    gray = keras.Sequential([keras.Input((28, 28, 1)), *layers])
+    assert transfer(gray, "birdsnap", size=28, data_dir=birds, l2_grid=[1.0]).top1 == 1.0
+    one = recipes((0.3,), steps=1, batch_size=6)
+    assert transfer_finetune(gray, "birdsnap", size=28, data_dir=birds, recipe=one).num_train == 12
+
+
 def test_images_of_several_classes(make_encoder, pictures):
     """As VOC2007's: classes in threes of four quadrants, by both protocols."""
     (images, labels), test = pictures
