@@ -10,8 +10,11 @@ Every kernel has k(z, z) = 1 for unit-norm z.
 from __future__ import annotations
 
 import abc
+import math
+from numbers import Real
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow_probability import distributions as tfd
 
@@ -34,14 +37,14 @@ class Kernel(abc.ABC):
         learnable_scale: whether `scale_entropy` has a maximum, so that the scale can be learnt.
 
     Raises:
-        ValueError: if `scale` is a number that is not positive.
+        ValueError: if `scale` is a number, Python's or NumPy's, that is not positive and finite.
     """
 
     learnable_scale: bool = True
 
     def __init__(self, scale: Any = 1.0):
-        if isinstance(scale, (int, float)) and not scale > 0:
-            raise ValueError(f"The scale of a kernel must be positive, but {scale} was given.")
+        if isinstance(scale, (Real, np.generic, np.ndarray)) and not 0 < scale < math.inf:
+            raise ValueError(f"The scale of a kernel must be positive and finite, but {scale} was given.")
         self.scale = scale
 
     @abc.abstractmethod

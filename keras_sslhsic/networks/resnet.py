@@ -13,6 +13,7 @@ from typing import NamedTuple
 import keras
 
 BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5, "synchronized": True}
+WIDEST_VECTOR = 16  # float32 numbers in a register of AVX-512; those of AVX2 hold 8
 SMALL_IMAGE = 64  # below this side the 7x7 stem and its pooling leave too few pixels
 
 
@@ -161,8 +162,9 @@ def _block(x, channels, stride, bottleneck, project, name):
     shortcut = x
     if project:
         step = stride
-        if step > 1 and x.shape[-1] < 8:
-            # oneDNN for AVX2 writes past its memory in the gradient of such a kernel, of 1x1, a stride and few channels.
+        if step > 1 and x.shape[-1] < WIDEST_VECTOR:
+            # In the gradient of such a kernel, of 1x1, a stride and fewer channels than fill a vector register, oneDNN
+            # writes past its memory.
             shortcut = keras.layers.MaxPooling2D(1, strides=step, name=f"{name}_shortcut_pixels")(shortcut)
             step = 1
         shortcut = _conv(shortcut, channels, 1, step, f"{name}_shortcut_conv")

@@ -155,6 +155,9 @@ def _members(file: BinaryIO) -> zipfile.ZipFile:
 
 def _count(file: h5py.File, size: int) -> tuple[int, int]:
     """(arrays, numbers) in an HDF5 file, where they take no more bytes than its size allows."""
+    link = file.visititems_links(lambda name, link: None if isinstance(link, h5py.HardLink) else name)
+    if link is not None:
+        raise ValueError(f"its {link} is a link, expected an array or a group")
     datasets: list[h5py.Dataset] = []
     file.visititems(lambda name, item: datasets.append(item) if isinstance(item, h5py.Dataset) else None)
     if any(dataset.external or dataset.is_virtual for dataset in datasets):

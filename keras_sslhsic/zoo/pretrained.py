@@ -188,7 +188,10 @@ def _noted_architecture(note: dict[str, Any], path: Path) -> Architecture:
         built = Architecture(**shape)
         counts = *built.blocks, *built.channels, built.stem_channels, note["channels"]
         usable = all(type(count) is int and count > 0 for count in counts)
-        usable = usable and type(built.bottleneck) is bool
+        usable = (
+            usable and type(built.bottleneck) is bool and isinstance(note.get("architecture"), str | None)
+        )
+        usable = usable and len(built.blocks) == len(built.channels) > 0
     except (KeyError, TypeError, AttributeError):
         usable = False
     if not usable:

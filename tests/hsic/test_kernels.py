@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -64,9 +66,12 @@ def test_get_accepts_names_and_objects():
 
 
 @pytest.mark.parametrize("kind", FAMILY)
-@pytest.mark.parametrize("scale", [0, -1.5])
-def test_scale_must_be_positive(kind, scale):
-    with pytest.raises(ValueError, match=str(scale)):
+@pytest.mark.parametrize("scale", [0, -1.5, math.inf, math.nan])
+@pytest.mark.parametrize("number", [lambda scale: scale, np.float16, np.float32, np.float64, np.array])
+def test_scale_must_be_positive_and_finite(kind, scale, number):
+    assert kind(number(1.5)).scale_as(tf.float32) == 1.5
+    scale = number(scale)
+    with pytest.raises(ValueError, match=f"must be positive and finite, but {scale} was given"):
         kind(scale)
 
 

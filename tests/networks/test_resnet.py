@@ -205,12 +205,13 @@ def test_saving_and_loading_gives_the_same_features(tmp_path):
 
 
 NARROW = """
-import os
+import os, sys
 os.environ["TF_ENABLE_ONEDNN_OPTS"], os.environ["TF_NUM_INTRAOP_THREADS"] = "1", "1"
 import tensorflow as tf
 from keras_sslhsic import build_encoder
 
-encoder = build_encoder("r18_1x", (28, 28, 1), "small", width=0.0625)
+width, size, batch, steps = float(sys.argv[1]), *map(int, sys.argv[2:])
+encoder = build_encoder("r18_1x", (size, size, 1), "small", width=width)
 
 @tf.function
 def gradients(images):
@@ -218,18 +219,32 @@ def gradients(images):
         loss = tf.reduce_sum(encoder(images, training=True) ** 2)
     return tape.gradient(loss, encoder.trainable_variables)
 
-for i in range(30):
-    found = gradients(tf.random.stateless_normal([4, 28, 28, 1], [0, i]))
+for i in range(steps):
+    found = gradients(tf.random.stateless_normal([batch, size, size, 1], [0, i]))
     tf.debugging.assert_all_finite(found[0], "")
 print("trained")
 """
 
 
 @pytest.mark.slow
-def test_narrow_networks_do_not_corrupt_the_memory():
-    """Without the pooling before their shortcuts, oneDNN for AVX2 aborts this."""
-    run = subprocess.run([sys.executable, "-c", NARROW], capture_output=True, text=True)
+@pytest.mark.parametrize("width, size, batch, steps", [(0.0625, 28, 4, 30), (0.125, 64, 16, 10)])
+def test_narrow_networks_do_not_corrupt_the_memory(width, size, batch, steps):
+    """Without the pooling before their shortcuts, oneDNN for AVX2 aborts the first, and that for AVX-512 both."""
+    arguments = [str(argument) for argument in (width, size, batch, steps)]
+    run = subprocess.run([sys.executable, "-c", NARROW, *arguments], capture_output=True, text=True)
     assert (run.returncode, run.stdout) == (0, "trained\n"), run.stderr
+
+
+@pytest.mark.parametrize(
+    "name, width", [("r18_1x", 0.03), ("r18_1x", 0.125), ("r18_1x", 0.2), ("r18_1x", 0.3), ("r50_1x", 0.03)]
+)
+def test_no_strided_kernel_of_one_pixel_has_fewer_channels_than_a_register(name, width):
+    encoder = build_encoder(name, (8, 8, 3), "small", width=width)
+    convolutions = [layer for layer in encoder.layers if isinstance(layer, keras.layers.Conv2D)]
+    strided = [c for c in convolutions if c.kernel_size == (1, 1) and c.strides != (1, 1)]
+    pooled = [layer for layer in encoder.layers if layer.name.endswith("_shortcut_pixels")]
+    assert len(strided) + len(pooled) == 3
+    assert all(conv.kernel.shape[2] >= 16 for conv in strided)
 
 
 @pytest.mark.parametrize("size", [8, 9])
@@ -241,7 +256,7 @@ def test_narrow_shortcuts_read_the_pixels_of_wide_ones(size):
     maps = np.random.default_rng(0).normal(size=(2, size, size, 4)).astype(np.float32)
     kernel = narrow.get_layer("group1_block0_shortcut_conv").kernel
     np.testing.assert_allclose(shortcut(maps), tf.nn.conv2d(maps, kernel, 2, "SAME"), atol=1e-6)
-    names = {layer.name for layer in build_encoder("r18_1x", (8, 8, 3), "small", width=0.125).layers}
+    names = {layer.name for layer in build_encoder("r18_1x", (8, 8, 3), "small", width=0.25).layers}
     assert not any(name.endswith("_pixels") for name in names)
 
 

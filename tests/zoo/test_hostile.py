@@ -243,6 +243,39 @@ def test_arrays_of_other_files(weights, tmp_path):
         load_pretrained(path)
 
 
+@pytest.mark.parametrize(
+    "link", [h5py.ExternalLink("other.h5", "/a"), h5py.SoftLink("/layers"), h5py.SoftLink("/")]
+)
+@pytest.mark.parametrize("name", ["vars", "layers/vars"])
+def test_links_are_refused_before_a_network_is_built(weights, archive, monkeypatch, tmp_path, link, name):
+    monkeypatch.setattr(compat, "variables_within", lambda *limits: pytest.fail("A network is built."))
+    path = weights(NOTE)
+    with h5py.File(path, "r+") as file:
+        file[f"{name}_of_another"] = link
+    with pytest.raises(ValueError, match=rf"its {name}_of_another is a link, expected an array or a group"):
+        load_pretrained(path)
+    content = io.BytesIO(archive.weights)
+    with h5py.File(content, "r+") as file:
+        file[f"{name}_of_another"] = link
+    with pytest.raises(ValueError, match=rf"its {name}_of_another is a link, expected an array or a group"):
+        load_pretrained(archive(model=content.getvalue()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"architecture": {"x": [1]}},
+        {"architecture": 3},
+        {"shape": {"blocks": [], "channels": [2], "bottleneck": False}},
+        {"shape": {"blocks": [], "channels": [], "bottleneck": False}},
+        {"shape": {"blocks": [1, 1], "channels": [2], "bottleneck": False}},
+    ],
+)
+def test_notes_that_name_no_network(weights, change):
+    with pytest.raises(ValueError, match="has a note that names no network: convert the checkpoint again"):
+        load_pretrained(weights(NOTE | change))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_weights_that_are_not_finite(network, encoder, tmp_path, bad):
     for model, path in ((network, tmp_path / "a.weights.h5"), (encoder, tmp_path / "a.keras")):
