@@ -1,6 +1,7 @@
 """SSLHSIC: the Keras model that trains an encoder without labels."""
 
 import contextlib
+import math
 import warnings
 from typing import Any
 
@@ -50,9 +51,9 @@ class SSLHSIC(keras.Model):
             normalises them.
         num_classes: classes of the online linear classifier, which is trained on stopped gradients when batches hold
             labels, for watching only. None: no classifier.
-        kernel_scale: initial scale c of the kernel, > 0.
+        kernel_scale: initial scale c of the kernel, at least `hsic.kernels.MIN_SCALE`.
         learn_kernel_scale: whether c is learnt, where the kernel has a best one (the linear kernel has none). It is
-            then held at `hsic.kernels.MIN_SCALE` at least.
+            then held at `MIN_SCALE` or above.
         batch_norm_output: normalise the outputs of projector and predictor over the batch (the paper's section 4.1
             says so, the released code does not).
         weight_ema: decay of the evaluation weights' moving average, in [0, 1); None keeps none.
@@ -96,8 +97,11 @@ class SSLHSIC(keras.Model):
         checks.flag("target", target)
         checks.flag("learn_kernel_scale", learn_kernel_scale)
         checks.flag("batch_norm_output", batch_norm_output)
-        if not kernel_scale > 0:
-            raise ValueError(f"kernel_scale must be > 0, got {kernel_scale}.")
+        if not kernels.MIN_SCALE <= kernel_scale < math.inf:
+            raise ValueError(
+                f"kernel_scale must be at least {kernels.MIN_SCALE} and finite, got {kernel_scale}: float32 does not tell "
+                "the distances apart that a smaller scale is for."
+            )
         if weight_ema is not None and not 0.0 <= weight_ema < 1.0:
             raise ValueError(f"weight_ema must be None or in [0, 1), got {weight_ema}.")
         self.projector_hidden = projector_hidden
@@ -536,4 +540,6 @@ class SSLHSIC(keras.Model):
     def from_config(cls, config):
         config = dict(config)
         config["encoder"] = keras.saving.deserialize_keras_object(config["encoder"])
+        # Earlier versions took smaller initial scales; the scale that was reached is among the weights.
+        config["kernel_scale"] = max(config.get("kernel_scale", 1.0), kernels.MIN_SCALE)
         return cls(**config)

@@ -11,6 +11,10 @@ from keras_sslhsic import compat
 from keras_sslhsic.data.decode import MAX_PIXELS
 from keras_sslhsic.zoo.encoder import resizer, sides_seen
 
+# The blocks of a GIF file are full, 255 bytes, but for the last of each chain: so many are walked, and one for each
+# so many bytes.
+_BLOCKS, _BLOCK = 512, 128
+
 
 def image_spec(model: keras.Model, dtype=tf.uint8) -> tf.TensorSpec:
     """Images as a model takes them, in batches of any size."""
@@ -55,8 +59,9 @@ def write(model: keras.Model, path: str, max_pixels: int = MAX_PIXELS) -> None:
         if None in sides:  # images of different sizes make no batch
             return {"features": one_by_one(encoded_one, model.output_shape[1:], 1)}
         # Together they take no more memory than the largest one may.
+        counts = tf.map_fn(_count_pixels, data, fn_output_signature=tf.int64)
         images = tf.cond(
-            tf.reduce_sum(tf.map_fn(_count_pixels, data, fn_output_signature=tf.int64)) <= max_pixels,
+            tf.reduce_sum(tf.minimum(counts, max_pixels + 1)) <= max_pixels,
             lambda: one_by_one(image_of, sides, 10),
             lambda: one_by_one(image_of, sides, 1),
         )
@@ -81,14 +86,18 @@ def _pixels(data: tf.Tensor, channels: int, max_pixels: int) -> tf.Tensor:
     # By default TensorFlow takes another cosine transform than Pillow. Every format can be asked for the channels that
     # the file has, and not every one for others.
     count = _count_pixels(data)
+    walked = tf.debugging.Assert(
+        count >= 0,
+        ["The GIF file has more blocks than its size explains: save it again with another program."],
+    )
     few = tf.debugging.Assert(
-        (count > 0) & (count <= max_pixels),
+        (count != 0) & (count <= max_pixels),
         [
             f"Expected a JPEG, PNG, WebP, BMP or GIF file of at most {max_pixels} pixels; this one's header states",
             count,
         ],
     )
-    with tf.control_dependencies([few, _check_still(data)]):
+    with tf.control_dependencies([walked, few, _check_still(data)]):
         data = tf.cond(_starts_with(data, b"GIF8"), lambda: _first_frame(data)[1], lambda: tf.identity(data))
     image = tf.cond(
         tf.io.is_jpeg(data),
@@ -126,7 +135,7 @@ def _head(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _count_pixels(data: tf.Tensor) -> tf.Tensor:
-    """The pixels that a file's header states, int64; 0 for what is no image."""
+    """The pixels that a file's header states, int64; 0 for what is no image, -1 for a GIF file of too many blocks."""
     head, numbers = _head(data)
     none = tf.constant(0, tf.int64)
 
@@ -141,7 +150,8 @@ def _count_pixels(data: tf.Tensor) -> tf.Tensor:
 
     def png():
         width, height = (tf.add_n([numbers[at + i] * 256 ** (3 - i) for i in range(4)]) for at in (16, 20))
-        return tf.where(tf.strings.substr(head, 12, 4) == b"IHDR", width * height, none)
+        usable = (tf.strings.substr(head, 12, 4) == b"IHDR") & (tf.maximum(width, height) < 2**31)
+        return tf.where(usable, width * height, none)
 
     def bmp():
         height = number(22, 25)  # below zero from the top down
@@ -168,8 +178,13 @@ def _count_pixels(data: tf.Tensor) -> tf.Tensor:
 
 
 def _first_frame(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The pixels of the first frame of a GIF file, int64, and the file without the others, which would be decoded too."""
+    """The pixels of the first frame of a GIF file, int64, and the file without the others, which would be decoded too.
+
+    A walk from block to block is slow, and a file may have as short ones as it likes: the pixels are -1 where there
+    are more than its size explains.
+    """
     content = tf.io.decode_raw(tf.strings.join([data, b"\0" * 16]), tf.uint8)
+    most = _BLOCKS + tf.size(content) // _BLOCK
 
     def at(place):  # zeros behind the end
         return tf.cast(content[tf.minimum(place, tf.size(content) - 1)], tf.int32)
@@ -177,15 +192,24 @@ def _first_frame(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     def palette(flags):
         return tf.where(flags >= 128, 3 * 2 ** (flags % 8 + 1), 0)
 
-    def behind_blocks(place):  # each has its length before it, and the last has none
-        return tf.while_loop(lambda p: at(p) > 0, lambda p: (p + at(p) + 1,), [place])[0] + 1
+    def behind_blocks(place, left):  # each has its length before it, and the last has none
+        def following(p, left):
+            return p + at(p) + 1, left - 1
+
+        place, left = tf.while_loop(lambda p, left: (at(p) > 0) & (left > 0), following, [place, left])
+        return place + 1, left
 
     start = 13 + palette(at(10))
     extension, frame = 0x21, 0x2C
-    start = tf.while_loop(lambda p: at(p) == extension, lambda p: (behind_blocks(p + 2),), [start])[0]
+    start, left = tf.while_loop(
+        lambda p, left: (at(p) == extension) & (left > 0),
+        lambda p, left: behind_blocks(p + 2, left - 1),
+        [start, most],
+    )
     width, height = (tf.cast(at(start + i) + 256 * at(start + i + 1), tf.int64) for i in (5, 7))
-    end = behind_blocks(start + 10 + palette(at(start + 9)) + 1)
     pixels = tf.where(at(start) == frame, width * height, 0)
+    end, left = behind_blocks(start + 10 + palette(at(start + 9)) + 1, left)
+    pixels = tf.where(left > 0, pixels, -1)
     return pixels, tf.strings.join([tf.strings.substr(data, 0, end), b";"])
 
 

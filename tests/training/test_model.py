@@ -243,6 +243,11 @@ def test_info_nce_shows_its_own_metrics(tiny_model, images):
     assert set(history) == METRICS - {"hsic_zy", "hsic_zz", "dependence_ratio", "kernel_scale"}
 
 
+def test_configs_of_smaller_initial_scales_still_load(tiny_model):
+    config = tiny_model().get_config() | {"kernel_scale": 1e-4}
+    assert keras_sslhsic.SSLHSIC.from_config(config).kernel_scale.numpy() == np.float32(kernels.MIN_SCALE)
+
+
 def test_kernel_scale_stays_when_it_is_not_learnt(tiny_model, images):
     model = tiny_model(learn_kernel_scale=False, kernel_scale=0.5)
     model.compile(LARS(0.1))
@@ -489,7 +494,10 @@ def test_unbatched_and_ragged_batches(tiny_model, images):
         ({"target": "x"}, "target must be True or False, found 'x'"),
         ({"learn_kernel_scale": 2}, "learn_kernel_scale must be True or False, found 2"),
         ({"batch_norm_output": None}, "batch_norm_output must be True or False, found None"),
-        ({"kernel_scale": 0.0}, "kernel_scale must be > 0, got 0.0"),
+        ({"kernel_scale": 0.0}, "kernel_scale must be at least 0.001 and finite, got 0.0"),
+        ({"kernel_scale": 1e-4}, "kernel_scale must be at least 0.001 and finite, got 0.0001"),
+        ({"kernel_scale": np.inf}, "kernel_scale must be at least 0.001 and finite, got inf"),
+        ({"kernel_scale": np.nan}, "kernel_scale must be at least 0.001 and finite, got nan"),
         ({"weight_ema": 1.0}, r"weight_ema must be None or in \[0, 1\), got 1.0"),
         ({"views": "cubist"}, "Views must be one of"),
     ],

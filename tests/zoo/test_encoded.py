@@ -111,3 +111,37 @@ def test_encoded_decodes_the_first_frame_of_a_gif_alone(limited):
     np.testing.assert_array_equal(
         limited(content[: last + 5] + b"\xff" * 4 + content[last + 9 :])[0], np.full(144, 40)
     )
+
+
+@pytest.mark.parametrize("place", ["comment", "frame"])
+@pytest.mark.parametrize("count", [100, 5000, 500_000])
+def test_encoded_walks_no_more_blocks_of_a_gif_than_its_size_explains(limited, place, count):
+    """Blocks of one byte: a few may be, and thousands would each take a step of a loop."""
+    content = bytes(small_files()["GIF"])
+    frame = content.index(b"\x2c", 13 + 3 * 2 ** (content[10] % 8 + 1))
+    short = b"\x01\x00" * count
+    if place == "comment":
+        changed = content[:frame] + b"\x21\xfe" + short + b"\x00" + content[frame:]
+    else:  # in front of the end of the frame's last block, where nothing reads them
+        changed = content[:-2] + short + content[-2:]
+    assert Image.open(io.BytesIO(changed)).size == (8, 6)
+    if count == 100:
+        np.testing.assert_array_equal(limited(changed), limited(content))
+        return
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"more blocks than its size explains: save it again"
+    ):
+        limited(changed)
+
+
+def test_encoded_reads_gifs_of_many_full_blocks(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (400, 400), np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "GIF", comment=b"c" * 60_000)
+    assert stream.tell() > 255 * 800
+    images = keras.Input((400, 400, 1))
+    encoder = keras.Model(images, keras.layers.Flatten()(keras.layers.Rescaling(1.0)(images)))
+    export_saved_model(encoder, tmp_path / "model")
+    model = tf.saved_model.load(str(tmp_path / "model"))
+    served = model.signatures["encoded"](bytes=tf.constant([stream.getvalue()]))["features"]
+    np.testing.assert_array_equal(np.reshape(served, pixels.shape), pixels)
