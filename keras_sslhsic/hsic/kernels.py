@@ -43,7 +43,8 @@ class Kernel(abc.ABC):
     learnable_scale: bool = True
 
     def __init__(self, scale: Any = 1.0):
-        if isinstance(scale, (Real, np.generic, np.ndarray)) and not 0 < scale < math.inf:
+        number = isinstance(scale, (Real, np.generic, np.ndarray))
+        if number and not 0.0 < float(np.asarray(scale)) < math.inf:
             raise ValueError(f"The scale of a kernel must be positive and finite, but {scale} was given.")
         self.scale = scale
 
