@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import abc
 import math
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -43,8 +42,7 @@ class Kernel(abc.ABC):
     learnable_scale: bool = True
 
     def __init__(self, scale: Any = 1.0):
-        number = isinstance(scale, (Real, np.generic, np.ndarray))
-        if number and not 0.0 < float(np.asarray(scale)) < math.inf:
+        if isinstance(scale, (int, float, np.number, np.ndarray)) and not 0 < float(scale) < math.inf:
             raise ValueError(f"The scale of a kernel must be positive and finite, but {scale} was given.")
         self.scale = scale
 
