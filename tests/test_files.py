@@ -2,7 +2,6 @@
 
 import errno
 import json
-import multiprocessing
 import os
 import stat
 import subprocess
@@ -221,25 +220,28 @@ def test_names_are_shown_escaped():
     assert files.display("é 図.png") == "é 図.png"
 
 
-def hold(path, ready, end):
-    with lock.held(path):
-        ready.set()
-        end.wait()
+HOLDER = """
+import sys
+from keras_sslhsic import lock
+
+with lock.held(sys.argv[1]):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_second_process_is_told_who_works_there(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    ready, end = context.Event(), context.Event()
-    holder = context.Process(target=hold, args=(tmp_path / "run", ready, end))
-    holder.start()
-    assert ready.wait(60)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path / "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout.readline() == b"ready\n"
     with (
         pytest.raises(lock.InUseError, match=f"run is in use by process {holder.pid} on "),
         lock.held(tmp_path / "run"),
     ):
         pass
     holder.kill()
-    holder.join()
+    holder.communicate()
     with lock.held(tmp_path / "run"):  # the lock died with its holder
         pass
     with lock.held(tmp_path / "new" / "deep" / "run"):
