@@ -17,9 +17,10 @@ class Budget:
         megabytes: of 2^20 bytes.
 
     Example:
+        >>> budget = Budget(256)
         >>> with budget.lease() as lease:
-        ...     lease.hold(width * height * 16)
-        ...     small = resize(decode(content))
+        ...     lease.hold(640 * 480 * 16)  # what decoding will take
+        ...     pixels = np.zeros([480, 640, 3], np.uint8)
     """
 
     def __init__(self, megabytes: int) -> None:
