@@ -257,7 +257,12 @@ def compare(
     """
     name = "pretrained" if workdir is None else str(workdir)
     file = None if workdir is None else workdir / RESULTS
-    known = evaluation.results.read(file) if file is not None and file.exists() else []
+    known: list[dict[str, Any]] = []
+    if file is not None and file.exists():
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # no whole record: a run was killed while it wrote the first
+            known = evaluation.results.read(file)
     rows: dict[str, dict[str, Any]] = {}
     for record in evaluation.compare(encoder, untrained, train, test, data=data, name=name):
         # A run that was killed after this, and went on, has them already.

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import warnings
 import zipfile
 
 import crash
@@ -290,3 +291,20 @@ def test_pictures_are_written_whole(tmp_path, monkeypatch):
         plots.curves({"loss": [1.0, 0.5]}, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes() == before
     assert os.listdir(tmp_path) == ["curves.png"]
+
+
+@pytest.mark.parametrize("left", ["", '{"protocol": "kn'])
+def test_results_cut_short_by_a_kill_are_written_anew_and_once(tmp_path, monkeypatch, left):
+    record = {
+        "protocol": "knn", "recipe": {}, "encoder": str(tmp_path), "encoder_hash": "1", "data": "a", "metric": "top1",
+        "num_train": 2, "num_test": 2, "value": 0.5, "interval": [0.4, 0.6], "seed": None, "time": "1",
+    }  # fmt: skip
+    monkeypatch.setattr(experiment.evaluation, "compare", lambda *arguments, **options: [dict(record)])
+    file = tmp_path / "results.jsonl"
+    file.write_text(left)
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the half line
+            rows = experiment.compare(None, None, (), (), "a", tmp_path)
+            assert experiment.evaluation.results.read(file) == [record]
+    assert rows == [{"features": "pretrained", "knn": 0.5}]
