@@ -132,7 +132,7 @@ def export(folder: Path, name: str, small: bool) -> list[tuple[str, str, str]]:
     import keras
 
     import keras_sslhsic
-    from keras_sslhsic.networks import with_preprocessing
+    from keras_sslhsic.encoders import with_preprocessing
     from keras_sslhsic.zoo.export import export_litert, export_onnx, export_saved_model
 
     if small:

@@ -26,7 +26,7 @@ import variants
 
 from keras_sslhsic import compat, losses
 from keras_sslhsic.hsic import kernels
-from keras_sslhsic.training import averaging, diagnostics
+from keras_sslhsic.training import diagnostics, ema
 
 ROW = "{:<12} {:>10} {:>12} {:>10} {:>8}"
 
@@ -48,7 +48,7 @@ def parts(model, data: dict[str, tf.Tensor]) -> dict[str, tuple[Callable, list[t
 
     def averages():
         if model.target:
-            averaging.update(model.target_variables, model.target_sources, 0.99)
+            ema.update(model.target_variables, model.target_sources, 0.99)
         if model.ema_encoder is not None:
             model._update_weight_ema()
 

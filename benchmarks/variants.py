@@ -17,8 +17,9 @@ import keras
 import tensorflow as tf
 
 import keras_sslhsic
-from keras_sslhsic import experiment, views
-from keras_sslhsic.training import averaging
+from keras_sslhsic import views
+from keras_sslhsic.runs.build import build_model
+from keras_sslhsic.training import ema
 
 PARTS = ("views", "loss", "optimizer", "ema", "target")
 MODELS = ("tiny", "tiny7", "small", "r50")
@@ -75,7 +76,7 @@ def _small(batch_size, target):
     spec.loader.exec_module(module)
     config = module.get_config()
     config.precision, config.model.target = keras.config.dtype_policy().name, target
-    model = experiment.build_model(config, SimpleNamespace(steps_per_epoch=78))
+    model = build_model(config, SimpleNamespace(steps_per_epoch=78))
     image = tf.TensorSpec([batch_size, 28, 28, 1], tf.uint8)
     return model, {"image": image, "label": tf.TensorSpec([batch_size], tf.int32)}
 
@@ -115,7 +116,7 @@ def _resized(policy) -> Callable:
 
 def _step_without_averages(model) -> Callable:
     def step(data):
-        with mock.patch.object(averaging, "update"):
+        with mock.patch.object(ema, "update"):
             return model.train_step(data)
 
     return step

@@ -22,10 +22,11 @@ from keras_sslhsic import data as data
 from keras_sslhsic import evaluation as evaluation
 from keras_sslhsic import hsic as hsic
 from keras_sslhsic import losses as losses
+from keras_sslhsic import methods as methods
 from keras_sslhsic import views as views
-from keras_sslhsic.networks import build_encoder as build_encoder
+from keras_sslhsic.encoders import build_encoder as build_encoder
+from keras_sslhsic.methods import SSLHSIC as SSLHSIC
 from keras_sslhsic.training.lars import LARS as LARS
-from keras_sslhsic.training.model import SSLHSIC as SSLHSIC
 from keras_sslhsic.training.strategy import strategy as strategy
 from keras_sslhsic.version import __version__ as __version__
 from keras_sslhsic.zoo import export_saved_model as export_saved_model

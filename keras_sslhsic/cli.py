@@ -257,18 +257,19 @@ def _pretrain(options):
     # The networks of a step, online and target on each view, run beside each other on a CPU: that keeps small ones
     # busier than sharing every operation out among all cores.
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // 4)))
-    from keras_sslhsic import config, experiment
     from keras_sslhsic.files import display, is_leftover
+    from keras_sslhsic.runs import config, folder, pretrain
+    from keras_sslhsic.runs.evaluate import format_table
 
     settings = config.load(options.config, options.overrides)
-    finished = options.resume and experiment.is_finished(options.workdir)
+    finished = options.resume and folder.is_finished(options.workdir)
     try:
-        summary = experiment.pretrain(settings, options.workdir, options.resume)
+        summary = pretrain.run(settings, options.workdir, options.resume)
     except KeyboardInterrupt:
         print("\nFinished epochs are saved; the same command with --resume goes on.", file=sys.stderr)
         raise
     if summary["results"]:
-        print(experiment.format_table(summary["results"]))
+        print(format_table(summary["results"]))
     if finished:
         print("The run was finished before; nothing was changed.")
     files = (p for p in Path(options.workdir).iterdir() if p.is_file() and not is_leftover(p))
@@ -276,10 +277,11 @@ def _pretrain(options):
 
 
 def _evaluate(options):
-    from keras_sslhsic import evaluation, experiment
+    from keras_sslhsic import evaluation
     from keras_sslhsic.evaluation import protocols, results
     from keras_sslhsic.evaluation.report import table
     from keras_sslhsic.files import display
+    from keras_sslhsic.runs.evaluate import evaluate_run, format_table, untrained_encoder
 
     if (options.run_folder is None) == (options.encoder is None):
         raise ValueError("Give either --run with a run folder, or --encoder with an encoder.")
@@ -301,7 +303,7 @@ def _evaluate(options):
     if options.protocol is None:
         if options.run_folder is None:
             raise ValueError(f"Give a protocol with --encoder: one of {', '.join(PROTOCOLS)}.")
-        print(experiment.format_table(experiment.evaluate_run(options.run_folder)))
+        print(format_table(evaluate_run(options.run_folder)))
         return
     if options.validation_split and options.protocol not in evaluation.splits.TRAINING:
         raise ValueError(f"{options.protocol} has no --validation-split; it goes with linear and finetune.")
@@ -309,7 +311,7 @@ def _evaluate(options):
     arguments = {} if options.protocol == "all" else _arguments(options)
     encoder = _load(name)
     if options.protocol == "all":
-        untrained = experiment.untrained_encoder(options.run_folder) if options.run_folder else None
+        untrained = untrained_encoder(options.run_folder) if options.run_folder else None
         records = []
         for record in evaluation.benchmark_bundled(
             encoder, untrained, name=name, seed=options.seed or 0, verbose=True
@@ -348,8 +350,8 @@ def _evaluate(options):
 
 def _arguments(options):
     """Of the protocol's function: a length replaces one that comes before, in the other unit too."""
-    from keras_sslhsic import config
     from keras_sslhsic.evaluation import protocols
+    from keras_sslhsic.runs import config
 
     names = frozenset().union(*protocols.SETTINGS.values())
     given: dict[str, Any] = {} if options.protocol == "knn" else {"seed": 0}
@@ -366,10 +368,10 @@ def _arguments(options):
 
 def _own_data(options):
     """The images that are measured on where none are named."""
-    from keras_sslhsic import experiment
     from keras_sslhsic.files import display
+    from keras_sslhsic.runs.folder import load_config
 
-    source = experiment.load_config(options.run_folder).data.source if options.run_folder else "bundled"
+    source = load_config(options.run_folder).data.source if options.run_folder else "bundled"
     if source != "bundled" and options.protocol != "all":
         raise ValueError(
             f"The run in {display(options.run_folder)} did not train on the bundled images: name the images to "

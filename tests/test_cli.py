@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_sslhsic import cli, config, experiment
+from keras_sslhsic import cli
 from keras_sslhsic.evaluation import results
+from keras_sslhsic.runs import config, evaluate, folder, pretrain
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "fashion_small.py")
 FOLDER = str(Path(__file__).parent / "data")
@@ -328,16 +329,16 @@ def test_a_run_without_labels_names_no_accuracy_and_no_files_it_has_not(photos, 
     out, error = capsys.readouterr()
     assert "loss=" in error and "acc=" not in error
     assert "encoder.keras" in out and "features.png" not in out
-    assert not {"online_accuracy", "classifier_loss"} & set(experiment.read_history(Path("run/history.csv")))
+    assert not {"online_accuracy", "classifier_loss"} & set(folder.read_history(Path("run/history.csv")))
 
 
 def test_the_history_of_several_sessions_adds_up(tmp_path):
     file = tmp_path / "history.csv"
     file.write_text("epoch,loss,gone\n0,0.5,1.0\n1,0.4,1.0\n2,0.3,1.0\n")
-    records = experiment.HistoryFile(file, time.monotonic() - 5)
+    records = folder.HistoryFile(file, time.monotonic() - 5)
     records.on_epoch_end(1, {"loss": 0.25, "new": 1})
     records.on_epoch_end(2, {"loss": 0.125, "new": 2})
-    history = experiment.read_history(file)
+    history = folder.read_history(file)
     assert history["loss"] == [0.5, 0.25, 0.125] and history["epoch"] == [0, 1, 2]
     assert np.isnan(history["new"][0]) and history["new"][1:] == [1, 2] and "gone" not in history
     assert 5 <= history["seconds"][1] < 15 and 0 <= history["seconds"][2] < 5
@@ -385,7 +386,7 @@ def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
     history = (run / "history.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in history] == ["epoch", "0", "1", "2"]
     summary = json.loads((run / "summary.json").read_text())
-    assert summary["seconds"] >= sum(experiment.read_history(run / "history.csv")["seconds"])
+    assert summary["seconds"] >= sum(folder.read_history(run / "history.csv")["seconds"])
     content = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
     assert cli.main([*pretrain, "--resume"]) == 0
     again = capsys.readouterr().out
@@ -415,15 +416,15 @@ def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
 def test_without_averaged_weights_the_trained_encoder_stands_beside_the_first_one(tmp_path, monkeypatch):
     compared = []
     monkeypatch.setattr(
-        experiment,
+        pretrain,
         "compare",
         lambda *encoders_and_data: compared.extend(encoders_and_data[:2]) or [],
     )
     overrides = [argument.removeprefix("--config.") for argument in SMALL]
     settings = config.load(CONFIG, [*overrides, "epochs=1", "model.weight_ema=None"])
-    experiment.pretrain(settings, tmp_path / "run")
+    pretrain.run(settings, tmp_path / "run")
     images = np.arange(8 * 28 * 28, dtype=np.uint8).reshape(8, 28, 28, 1)
     pretrained, untrained = (encoder.predict(images, verbose=0) for encoder in compared)
-    first = experiment.untrained_encoder(tmp_path / "run").predict(images, verbose=0)
+    first = evaluate.untrained_encoder(tmp_path / "run").predict(images, verbose=0)
     assert not np.allclose(pretrained, untrained, atol=1e-3)
     np.testing.assert_allclose(untrained, first, rtol=1e-5, atol=1e-6)

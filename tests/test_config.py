@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_sslhsic import config, experiment
+from keras_sslhsic.runs import config, folder
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.py"))
 
@@ -88,9 +88,9 @@ def test_a_run_from_before_crops_had_a_law_goes_on_if_its_views_are_the_same(tmp
     settings = config.load(CONFIGS[0].with_name(f"{name}.py"))
     older = settings.to_dict()
     older["views"]["crop"].pop("box")
-    (tmp_path / experiment.CONFIG).write_text(json.dumps(older))
+    (tmp_path / folder.CONFIG).write_text(json.dumps(older))
     if name == "imagenet_r50_1x":
         with pytest.raises(ValueError, match=r"views\.crop\.box \('redrawn' there, 'clamped' now\)"):
-            experiment._check_folder(tmp_path, settings, resume=True)
+            folder.check_folder(tmp_path, settings, resume=True)
         settings.views.crop.box = "redrawn"
-    experiment._check_folder(tmp_path, settings, resume=True)
+    folder.check_folder(tmp_path, settings, resume=True)

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from keras_sslhsic import config, views
+from keras_sslhsic import views
+from keras_sslhsic.runs import config
 from keras_sslhsic.views import ViewPolicy
 
 IMAGENET = Path(__file__).parents[1] / "configs" / "imagenet_r50_1x.py"

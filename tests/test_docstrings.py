@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import keras_sslhsic
-from keras_sslhsic.networks import with_preprocessing
+from keras_sslhsic.encoders import with_preprocessing
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 CHECKPOINT = Path(__file__).parent / "data" / "checkpoint_tiny.npy"

@@ -55,7 +55,7 @@ def reader_has():
     shutil.copy(ROOT / "tests/data/checkpoint_tiny.npy", "checkpoint.npy")
     Path("configs").mkdir()
     Path("configs/fashion_small.py").write_text(f"""
-from keras_sslhsic import config
+from keras_sslhsic.runs import config
 
 def get_config():
     found = config.load({str(ROOT / "configs/fashion_small.py")!r}, {SMALL})

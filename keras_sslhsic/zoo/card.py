@@ -12,9 +12,9 @@ import keras
 import numpy as np
 
 from keras_sslhsic import files, lock
+from keras_sslhsic.encoders.base import encoder_of, is_bare, sides_seen
 from keras_sslhsic.evaluation.features import encoder_hash
 from keras_sslhsic.zoo import model_files
-from keras_sslhsic.zoo.encoder import encoder_of, is_bare, sides_seen
 from keras_sslhsic.zoo.registry import Entry
 from keras_sslhsic.zoo.sources import ENCODER_FILE, ENTRY_FILE, entry_beside
 
@@ -77,7 +77,7 @@ def save_pretrained(
     anew; the metrics only with the weights that they were measured with.
 
     Args:
-        model: an encoder of pixels (`load_pretrained`, `networks.with_preprocessing`), or a trained SSLHSIC.
+        model: an encoder of pixels (`load_pretrained`, `encoders.with_preprocessing`), or a trained SSLHSIC.
         directory: the folder; made if it is missing. What an earlier save wrote is replaced, all else stays. The change
             is one renaming of folders: stopped at any moment, the folder holds the earlier save or the new one.
         name: name of the network; by default that of its entry, or the model's.
@@ -217,7 +217,7 @@ def format_card(entry: Entry) -> str:
 def _measured(model: keras.Model) -> dict[str, Any]:
     """The fields that can be read off the model."""
     if is_bare(model):
-        raise ValueError("The encoder has no normalisation inside: wrap it with networks.with_preprocessing.")
+        raise ValueError("The encoder has no normalisation inside: wrap it with encoders.with_preprocessing.")
     height, _, channels = sides_seen(model)
     normalize = next((layer for layer in model.layers if isinstance(layer, keras.layers.Rescaling)), None)
     mean: tuple[float, ...] = ()

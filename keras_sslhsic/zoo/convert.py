@@ -13,8 +13,8 @@ import keras
 import numpy as np
 
 from keras_sslhsic import files, lock
-from keras_sslhsic.networks import ARCHITECTURES, Architecture, projector, resnet, with_preprocessing
-from keras_sslhsic.networks.resnet import architecture as named_architecture
+from keras_sslhsic.encoders import ARCHITECTURES, Architecture, projector, resnet, with_preprocessing
+from keras_sslhsic.encoders.resnet import architecture as named_architecture
 from keras_sslhsic.zoo import model_files
 from keras_sslhsic.zoo.official import Checkpoint, listed, read_checkpoint
 from keras_sslhsic.zoo.registry import IMAGENET_MEAN, IMAGENET_STD
@@ -174,7 +174,7 @@ def converted(
 
 
 def _kernels(architecture: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names of the convolutions after the stem, as `networks.resnet` calls them, and the shapes of their kernels."""
+    """Names of the convolutions after the stem, as `encoders.resnet` calls them, and the shapes of their kernels."""
     inputs = architecture.stem_channels
     for group, (blocks, channels) in enumerate(zip(architecture.blocks, architecture.channels, strict=True)):
         inner = max(1, channels // 4)

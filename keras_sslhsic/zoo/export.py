@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from keras_sslhsic import files, lock
 from keras_sslhsic.data import decode
-from keras_sslhsic.networks.folding import fold_batch_norm
+from keras_sslhsic.encoders.base import encoder_of
+from keras_sslhsic.encoders.folding import fold_batch_norm
 from keras_sslhsic.version import __version__
 from keras_sslhsic.zoo import model_files, saved_model
-from keras_sslhsic.zoo.encoder import encoder_of
 
 NOTE_FILE = f"{model_files.NOTE}.json"  # by which an export is known
 EXPORTED = {
@@ -71,7 +71,7 @@ def export_saved_model(
     in [0, 255]. What is served follows the variables.
 
     Args:
-        model: an encoder of pixels (`load_pretrained`, `networks.with_preprocessing`), or a trained SSLHSIC.
+        model: an encoder of pixels (`load_pretrained`, `encoders.with_preprocessing`), or a trained SSLHSIC.
         path: folder to make. It may hold an earlier export, which is replaced, and nothing else.
         keep_batch_norm: by default batch normalisation is folded into the convolutions (`fold_batch_norm`),
             which answers a tenth faster; fine-tuning then trains kernels and biases. If true, ``train`` normalises

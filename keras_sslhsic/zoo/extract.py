@@ -17,10 +17,10 @@ from keras_sslhsic import checks, files, lock
 from keras_sslhsic.data import broken as broken_files
 from keras_sslhsic.data import decode, folder
 from keras_sslhsic.data.memory import Budget, Lease
+from keras_sslhsic.encoders.base import encoder_of, resizer, sides_seen
 from keras_sslhsic.evaluation.features import encoder_hash
 from keras_sslhsic.files import display
 from keras_sslhsic.zoo import rows
-from keras_sslhsic.zoo.encoder import encoder_of, resizer, sides_seen
 from keras_sslhsic.zoo.pretrained import load_pretrained
 from keras_sslhsic.zoo.rows import Row
 

@@ -8,11 +8,11 @@ from typing import Any
 import keras
 
 from keras_sslhsic import compat, files
+from keras_sslhsic.encoders import Architecture, build_encoder, resnet, with_preprocessing
+from keras_sslhsic.encoders.base import PretrainedEncoder, encoder_of, is_bare
+from keras_sslhsic.encoders.resnet import architecture as named_architecture
 from keras_sslhsic.evaluation.features import encoder_hash
-from keras_sslhsic.networks import Architecture, build_encoder, resnet, with_preprocessing
-from keras_sslhsic.networks.resnet import architecture as named_architecture
 from keras_sslhsic.zoo import convert, model_files, registry, sources
-from keras_sslhsic.zoo.encoder import PretrainedEncoder, encoder_of, is_bare
 
 
 def load_pretrained(
@@ -145,11 +145,11 @@ def _load_keras(path: Path, entry: registry.Entry | None) -> keras.Model:
         if model.input_shape[1:] != (None, None, 3):
             raise ValueError(
                 f"{shown} is an encoder of images {list(model.input_shape[1:])} without normalisation: save "
-                "networks.with_preprocessing(encoder, mean, std), which reads pixels."
+                "encoders.with_preprocessing(encoder, mean, std), which reads pixels."
             )
         warnings.warn(
             f"{shown} is an encoder without normalisation: that of ImageNet, and resizing to 224 pixels, are put before it. If "
-            "it was trained otherwise, wrap it in networks.with_preprocessing before saving it.",
+            "it was trained otherwise, wrap it in encoders.with_preprocessing before saving it.",
             stacklevel=4,
         )
     return _with_entry_preprocessing(model, entry)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_sslhsic import compat
 from keras_sslhsic.data.decode import MAX_PIXELS
-from keras_sslhsic.zoo.encoder import resizer, sides_seen
+from keras_sslhsic.encoders.base import resizer, sides_seen
 
 # The blocks of a GIF file are full, 255 bytes, but for the last of each chain: so many are walked, and one for each
 # so many bytes.

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_sslhsic.training import averaging
+from keras_sslhsic.training import ema
 from keras_sslhsic.views import ops
 
 SPACING = 2.0**-24
@@ -74,6 +74,6 @@ def test_moving_average_of_weights(expected, index):
     bound = 2 * 3 * len(averages) * 2 * np.abs(weights).max() * SPACING
     for weight, wanted in zip(weights[1:], averages, strict=True):
         value.assign(weight)
-        averaging.update([average], [value], expected["average_decay"])
+        ema.update([average], [value], expected["average_decay"])
         np.testing.assert_allclose(average.numpy(), wanted, rtol=0, atol=bound)
     assert np.abs(averages[-1] - weights[-1]).max() > 0.1

@@ -5,7 +5,7 @@ import pytest
 from keras_sslhsic import SSLHSIC, views
 from keras_sslhsic.callbacks import KNNProbe, LinearProbe, TargetEMA
 from keras_sslhsic.evaluation import extract_features, knn
-from keras_sslhsic.experiment import serving_encoder
+from keras_sslhsic.runs.pretrain import serving_encoder
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_sslhsic import LARS, build_encoder
-from keras_sslhsic.networks import predictor, projector
+from keras_sslhsic.encoders import predictor, projector
 from keras_sslhsic.training.lars import is_adapted
 
 GOLDEN = np.load(Path(__file__).parents[1] / "data" / "lars.npz")

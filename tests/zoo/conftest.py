@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_sslhsic.data import bundled
-from keras_sslhsic.networks import Architecture, resnet, with_preprocessing
+from keras_sslhsic.encoders import Architecture, resnet, with_preprocessing
 
 DATA = Path(__file__).parents[1] / "data"
 

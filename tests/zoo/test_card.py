@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_sslhsic import files
-from keras_sslhsic.networks import build_encoder, with_preprocessing
+from keras_sslhsic.encoders import build_encoder, with_preprocessing
 from keras_sslhsic.zoo import pack, registry
 from keras_sslhsic.zoo.card import FACTS, save_pretrained
 from keras_sslhsic.zoo.pretrained import load_pretrained

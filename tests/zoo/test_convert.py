@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from keras_sslhsic.networks import Architecture
+from keras_sslhsic.encoders import Architecture
 from keras_sslhsic.zoo import convert, unpickle
 from keras_sslhsic.zoo.model_files import read_note
 from keras_sslhsic.zoo.pretrained import load_pretrained

@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from keras_sslhsic.networks import build_encoder
+from keras_sslhsic.encoders import build_encoder
 from keras_sslhsic.zoo import download, registry
 from keras_sslhsic.zoo.pretrained import load_pretrained
 from keras_sslhsic.zoo.registry import Entry

@@ -11,9 +11,9 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_sslhsic.data.decode import decode
-from keras_sslhsic.networks import with_preprocessing
+from keras_sslhsic.encoders import with_preprocessing
+from keras_sslhsic.encoders.base import PretrainedEncoder
 from keras_sslhsic.zoo import export as export_module
-from keras_sslhsic.zoo.encoder import PretrainedEncoder
 from keras_sslhsic.zoo.export import export_litert, export_onnx, export_saved_model
 from keras_sslhsic.zoo.extract import extract
 

@@ -11,8 +11,8 @@ from PIL import Image
 from pyarrow import parquet
 
 from keras_sslhsic import lock
+from keras_sslhsic.encoders import with_preprocessing
 from keras_sslhsic.evaluation import encoder_hash
-from keras_sslhsic.networks import with_preprocessing
 from keras_sslhsic.zoo import extract as module
 from keras_sslhsic.zoo import rows
 from keras_sslhsic.zoo.extract import extract

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_sslhsic import compat
-from keras_sslhsic.networks import Architecture, resnet
+from keras_sslhsic.encoders import Architecture, resnet
 from keras_sslhsic.zoo import convert, model_files
 from keras_sslhsic.zoo.card import save_pretrained
 from keras_sslhsic.zoo.pretrained import load_pretrained

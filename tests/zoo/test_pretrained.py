@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_sslhsic import files
-from keras_sslhsic.networks import build_encoder, resnet
+from keras_sslhsic.encoders import build_encoder, resnet
 from keras_sslhsic.zoo import download, model_files, pretrained, registry, sources
 from keras_sslhsic.zoo.card import save_pretrained
 from keras_sslhsic.zoo.pretrained import load_pretrained
@@ -176,7 +176,7 @@ def test_a_published_pickle_is_converted_once(zoo, server, data_folder, monkeypa
     server.content = (data_folder / "checkpoint_tiny.npy").read_bytes()
     zoo(url=f"{server.url}/pretrain.pkl", licence="CC BY-NC 4.0", method="BYOL")
     # The golden network has no name, so its shape stands in for that of r18.
-    from keras_sslhsic.networks.resnet import Architecture
+    from keras_sslhsic.encoders.resnet import Architecture
     from keras_sslhsic.zoo import convert
 
     shape = Architecture((1, 1, 1, 1), (8, 8, 8, 8), bottleneck=False)
@@ -403,7 +403,7 @@ def test_a_network_without_preprocessing_gets_that_of_imagenet_and_a_warning(tmp
 @pytest.mark.parametrize("shape", [(None, None, 1), (28, 28, 3)])
 def test_other_networks_without_preprocessing_are_refused(shape, tmp_path):
     build_encoder("r18_1x", shape, "small", width=0.0625).save(tmp_path / "bare.keras")
-    with pytest.raises(ValueError, match=r"without normalisation: save networks\.with_preprocessing"):
+    with pytest.raises(ValueError, match=r"without normalisation: save encoders\.with_preprocessing"):
         load_pretrained(tmp_path / "bare.keras")
 
 

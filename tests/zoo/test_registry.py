@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
-from keras_sslhsic.networks import ARCHITECTURES
-from keras_sslhsic.networks.resnet import architecture
+from keras_sslhsic.encoders import ARCHITECTURES
+from keras_sslhsic.encoders.resnet import architecture
 from keras_sslhsic.zoo import download, registry
 from keras_sslhsic.zoo.registry import Entry, list_pretrained
 

@@ -11,7 +11,7 @@ import keras_sslhsic
 from keras_sslhsic import LARS, SSLHSIC, callbacks, losses, views
 from keras_sslhsic.data import from_arrays
 from keras_sslhsic.hsic import kernels
-from keras_sslhsic.training import batches
+from keras_sslhsic.training import inputs
 
 METRICS = {
     "loss", "hsic_zy", "hsic_zz", "dependence_ratio", "kernel_scale", "tau", "learning_rate", "grad_norm", "feature_std",
@@ -481,7 +481,7 @@ def test_unbatched_and_ragged_batches(tiny_model, images):
     with pytest.raises(ValueError, match=r"\[B, H, W, C\]"):
         model.fit(tf.data.Dataset.from_tensor_slices(images))
     with pytest.raises(ValueError, match="Rename the key"):
-        batches.unpack({"picture": images})
+        inputs.unpack({"picture": images})
 
 
 @pytest.mark.parametrize(

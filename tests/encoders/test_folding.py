@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_sslhsic.networks import Architecture, resnet, with_preprocessing
-from keras_sslhsic.networks.folding import fold_batch_norm
+from keras_sslhsic.encoders import Architecture, resnet, with_preprocessing
+from keras_sslhsic.encoders.folding import fold_batch_norm
 
 
 def randomised(network):

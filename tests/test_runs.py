@@ -14,9 +14,10 @@ import pytest
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
-from keras_sslhsic import LARS, SSLHSIC, experiment, files, lock, plots, views
+from keras_sslhsic import LARS, SSLHSIC, files, lock, plots, views
 from keras_sslhsic.data import from_arrays
 from keras_sslhsic.data.sources import Source
+from keras_sslhsic.runs import evaluate, folder, pretrain
 from keras_sslhsic.training import checkpoint, state
 
 CONFIG = ConfigDict(
@@ -64,23 +65,23 @@ class Ends(keras.callbacks.Callback):
 
 
 @pytest.fixture
-def pretrain(trainer, monkeypatch):
-    """`experiment.pretrain` of a tiny network on eight images, evaluation and drawing left out."""
+def run_of(trainer, monkeypatch):
+    """`pretrain.run` of a tiny network on eight images, evaluation and drawing left out."""
     images = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 1), np.uint8)
     labels = np.arange(8) % 2
     batches = functools.cache(lambda epoch: from_arrays(images, batch_size=4, start=(epoch, 0)))
     data = Source(batches, 2, lambda n: images[:n], ((images, labels), (images, labels)))
-    monkeypatch.setattr(experiment, "source", lambda *arguments, **options: data)
-    monkeypatch.setattr(experiment, "build_model", lambda *arguments: trainer())
-    monkeypatch.setattr(experiment, "compare", lambda *arguments: [{"features": "pretrained", "knn": 0.5}])
-    monkeypatch.setattr(experiment.evaluation, "extract_features", lambda *arguments: np.zeros([8, 4]))
+    monkeypatch.setattr(pretrain, "source", lambda *arguments, **options: data)
+    monkeypatch.setattr(pretrain, "build_model", lambda *arguments: trainer())
+    monkeypatch.setattr(pretrain, "compare", lambda *arguments: [{"features": "pretrained", "knn": 0.5}])
+    monkeypatch.setattr(evaluate.evaluation, "extract_features", lambda *arguments: np.zeros([8, 4]))
     for name in ("curves", "feature_map"):
         monkeypatch.setattr(plots, name, lambda *arguments: plots.save(Figure(), arguments[-1]))
     monkeypatch.setattr(views, "show", lambda *arguments: Figure())
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: path.write_bytes(b"picture"))
     monkeypatch.setattr(keras.callbacks, "TensorBoard", lambda *arguments, **options: Ends())
-    monkeypatch.setattr(experiment, "Progress", keras.callbacks.Callback)
-    return lambda workdir, resume=False: experiment.pretrain(CONFIG, workdir, resume)
+    monkeypatch.setattr(pretrain, "Progress", keras.callbacks.Callback)
+    return lambda workdir, resume=False: pretrain.run(CONFIG, workdir, resume)
 
 
 def contents(run):
@@ -93,22 +94,22 @@ def contents(run):
         archived.visititems(
             lambda name, item: found.update({name: item[()].tobytes()} if hasattr(item, "dtype") else {})
         )
-    history, summary = experiment.read_history(run / "history.csv"), experiment.read_summary(run)
+    history, summary = folder.read_history(run / "history.csv"), folder.read_summary(run)
     return found, history | {"seconds": None}, summary | {"seconds": None}
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_run_killed_at_any_operation_ends_as_one_that_was_not(pretrain, tmp_path):
-    pretrain(tmp_path / "whole")
+def test_a_run_killed_at_any_operation_ends_as_one_that_was_not(run_of, tmp_path):
+    run_of(tmp_path / "whole")
     whole = contents(tmp_path / "whole")
     folder = tmp_path / "killed"
     folder.mkdir()
     count = 0
-    for point in crash.points(lambda: pretrain(folder / "run"), folder):
+    for point in crash.points(lambda: run_of(folder / "run"), folder):
         count += 1
-        finished = experiment.is_finished(folder / "run")
-        pretrain(folder / "run", resume=True)
+        finished = folder.is_finished(folder / "run")
+        run_of(folder / "run", resume=True)
         assert contents(folder / "run") == whole, point
         # Nobody writes to a finished run, nor takes away the lock that it was killed with.
         assert set(crash.leftovers(folder)) <= ({".run.lock"} if finished else set()), point
@@ -116,13 +117,13 @@ def test_a_run_killed_at_any_operation_ends_as_one_that_was_not(pretrain, tmp_pa
 
 
 @pytest.mark.parametrize("left", [None, "views.png", "broken_images.log", "leftover"])
-def test_a_run_killed_before_its_config_begins_anew(left, pretrain, tmp_path):
+def test_a_run_killed_before_its_config_begins_anew(left, run_of, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     if left:
         name = f".config.json.{files._HOST}-{2**22 + 1}-0123abcd.partial" if left == "leftover" else left
         (run / name).write_text("{")
-    pretrain(run)
+    run_of(run)
     assert {*FILES} <= {*os.listdir(run)}
     (run / "config.json").unlink()
     for path in run.iterdir():
@@ -132,38 +133,38 @@ def test_a_run_killed_before_its_config_begins_anew(left, pretrain, tmp_path):
         path.unlink()
     (run / "checkpoints").rmdir()
     with pytest.warns(UserWarning, match=r"run had not begun: it has no config\.json\. It begins now\."):
-        pretrain(run, resume=True)
+        run_of(run, resume=True)
     assert {*FILES} <= {*os.listdir(run)}
 
 
-def test_a_folder_with_other_files_is_not_begun_in(pretrain, tmp_path):
+def test_a_folder_with_other_files_is_not_begun_in(run_of, tmp_path):
     (tmp_path / "thesis\n.tex").touch()
     with pytest.raises(ValueError, match="holds no run"):
-        pretrain(tmp_path)
+        run_of(tmp_path)
     with pytest.raises(ValueError, match=r"holds no run: it has no config\.json"):
-        pretrain(tmp_path, resume=True)
+        run_of(tmp_path, resume=True)
     assert os.listdir(tmp_path) == ["thesis\n.tex"]
 
 
-def test_one_process_at_a_time_works_in_a_run(pretrain, tmp_path):
+def test_one_process_at_a_time_works_in_a_run(run_of, tmp_path):
     with (
         lock.held(tmp_path / "run"),
         pytest.raises(lock.InUseError, match=f"run is in use by process {os.getpid()}"),
     ):
-        pretrain(tmp_path / "run")
+        run_of(tmp_path / "run")
     assert os.listdir(tmp_path) == []
 
 
-def test_a_run_without_its_checkpoints_says_that_it_begins_with_the_first_epoch(pretrain, tmp_path, trainer):
-    pretrain(tmp_path / "run")
+def test_a_run_without_its_checkpoints_says_that_it_begins_with_the_first_epoch(run_of, tmp_path, trainer):
+    run_of(tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()
     for file in (tmp_path / "run" / "checkpoints").iterdir():
         file.unlink()
     with pytest.warns(UserWarning, match="training begins with the first epoch"):
-        pretrain(tmp_path / "run", resume=True)
+        run_of(tmp_path / "run", resume=True)
 
 
-def test_a_run_does_not_finish_with_weights_that_are_not_finite(pretrain, tmp_path, monkeypatch):
+def test_a_run_does_not_finish_with_weights_that_are_not_finite(run_of, tmp_path, monkeypatch):
     def spoil(model, epoch):
         if epoch == 1:
             variable = model.projector.weights[0]
@@ -174,7 +175,7 @@ def test_a_run_does_not_finish_with_weights_that_are_not_finite(pretrain, tmp_pa
         FloatingPointError,
         match=r"model/projector/hidden/kernel became NaN .* in epoch 2, .* checkpoint is of epoch 1",
     ):
-        pretrain(tmp_path / "run")
+        run_of(tmp_path / "run")
     assert not {"encoder.keras", "summary.json"} & {*os.listdir(tmp_path / "run")}
     assert os.listdir(tmp_path / "run" / "checkpoints") == ["checkpoint-000001.npz"]
 
@@ -205,7 +206,7 @@ def test_a_run_does_not_finish_with_weights_that_are_not_finite(pretrain, tmp_pa
         ("config.json", '{"views": {"crop": 3}}', r"config\.json is not the config of a run"),
     ],
 )
-def test_damaged_files_of_a_finished_run_are_one_sentence(name, text, message, pretrain, tmp_path):
+def test_damaged_files_of_a_finished_run_are_one_sentence(name, text, message, run_of, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.json").write_text(json.dumps(CONFIG.to_dict()))
@@ -213,56 +214,56 @@ def test_damaged_files_of_a_finished_run_are_one_sentence(name, text, message, p
     (run / "encoder.keras").touch()
     (run / name).write_text(text)
     with pytest.raises(ValueError, match=message) as raised:
-        pretrain(run, resume=True)
+        run_of(run, resume=True)
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["", "checkpoints", "logs"])
 @pytest.mark.parametrize("resume", [True, False])
-def test_a_file_in_the_place_of_a_folder_is_said_at_the_start(name, resume, pretrain, tmp_path, monkeypatch):
+def test_a_file_in_the_place_of_a_folder_is_said_at_the_start(name, resume, run_of, tmp_path, monkeypatch):
     if name:
         (tmp_path / "run").mkdir()
     (tmp_path / "run" / name).touch()
-    monkeypatch.setattr(experiment, "build_model", None)
+    monkeypatch.setattr(pretrain, "build_model", None)
     with pytest.raises(ValueError, match=rf"{name or 'run'} is no folder: remove it"):
-        pretrain(tmp_path / "run", resume)
+        run_of(tmp_path / "run", resume)
 
 
 @pytest.mark.parametrize("made", [True, False])
-def test_where_no_run_has_begun_resuming_begins_one_and_says_so_once(made, pretrain, tmp_path):
+def test_where_no_run_has_begun_resuming_begins_one_and_says_so_once(made, run_of, tmp_path):
     if made:
         (tmp_path / "run").mkdir()
     with pytest.warns(UserWarning, match=r"run had not begun: it has no config\.json") as warned:
-        pretrain(tmp_path / "run", resume=True)
+        run_of(tmp_path / "run", resume=True)
     assert len([w for w in warned if "had not begun" in str(w.message)]) == 1
     assert sorted(os.listdir(tmp_path / "run")) == FILES
 
 
-def test_a_damaged_checkpoint_is_warned_of_once(pretrain, tmp_path):
-    pretrain(tmp_path / "run")
+def test_a_damaged_checkpoint_is_warned_of_once(run_of, tmp_path):
+    run_of(tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()
     (tmp_path / "run" / "checkpoints" / "checkpoint-000002.npz").write_bytes(b"x")
     with pytest.warns(UserWarning, match="trying the checkpoint before it") as warned:
-        pretrain(tmp_path / "run", resume=True)
+        run_of(tmp_path / "run", resume=True)
     assert len([w for w in warned if "checkpoint before it" in str(w.message)]) == 1
 
 
 def test_the_table_takes_values_by_their_names():
     rows = [{"features": "a", "knn": 0.5, "linear": 0.25}, {"linear": 0.75, "knn": 0.5, "features": "b\n"}]
-    lines = experiment.format_table(rows).splitlines()
+    lines = evaluate.format_table(rows).splitlines()
     assert [line.split() for line in lines[2:]] == [["a", "50.0", "25.0"], ["b\\n", "50.0", "75.0"]]
 
 
 @pytest.mark.parametrize(
     "text", ["epoch,loss\n0,half", "epoch,loss\n0", "epoch\n0,1\n", "epoch\n\xff", 'epoch\n"' + "x" * 200_000]
 )
-def test_a_damaged_history_is_one_sentence_before_training(text, pretrain, tmp_path):
+def test_a_damaged_history_is_one_sentence_before_training(text, run_of, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.json").write_text(json.dumps(CONFIG.to_dict()))
     (run / "history.csv").write_text(text, "latin1")
     with pytest.raises(ValueError, match=r"history\.csv is not the history of a run") as raised:
-        pretrain(run, resume=True)
+        run_of(run, resume=True)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 500
     assert not (run / "checkpoints").exists()
 
@@ -272,7 +273,7 @@ def test_a_damaged_history_is_one_sentence_before_training(text, pretrain, tmp_p
 )
 def test_a_config_that_describes_no_run_is_one_sentence(config, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
-    for function in (experiment.evaluate_run, experiment.untrained_encoder):
+    for function in (evaluate.evaluate_run, evaluate.untrained_encoder):
         with pytest.raises(ValueError, match=r"config\.json is not the config of a run") as raised:
             function(tmp_path)
         assert "\n" not in str(raised.value)
@@ -299,12 +300,12 @@ def test_results_cut_short_by_a_kill_are_written_anew_and_once(tmp_path, monkeyp
         "protocol": "knn", "recipe": {}, "encoder": str(tmp_path), "encoder_hash": "1", "data": "a", "metric": "top1",
         "num_train": 2, "num_test": 2, "value": 0.5, "interval": [0.4, 0.6], "seed": None, "time": "1",
     }  # fmt: skip
-    monkeypatch.setattr(experiment.evaluation, "compare", lambda *arguments, **options: [dict(record)])
+    monkeypatch.setattr(evaluate.evaluation, "compare", lambda *arguments, **options: [dict(record)])
     file = tmp_path / "results.jsonl"
     file.write_text(left)
     for _ in range(2):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the half line
-            rows = experiment.compare(None, None, (), (), "a", tmp_path)
-            assert experiment.evaluation.results.read(file) == [record]
+            rows = evaluate.compare(None, None, (), (), "a", tmp_path)
+            assert evaluate.evaluation.results.read(file) == [record]
     assert rows == [{"features": "pretrained", "knn": 0.5}]

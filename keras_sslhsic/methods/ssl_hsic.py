@@ -9,9 +9,10 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic import checks, compat, losses
+from keras_sslhsic.encoders import heads, small_maps
 from keras_sslhsic.hsic import kernels, replicas
-from keras_sslhsic.networks import heads, small_maps
-from keras_sslhsic.training import averaging, batches, diagnostics, lars
+from keras_sslhsic.methods.base import METHODS
+from keras_sslhsic.training import diagnostics, ema, inputs, lars
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA, WatchCollapse
 from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.monitor import Monitor
@@ -19,6 +20,7 @@ from keras_sslhsic.training.schedules import TargetDecay
 from keras_sslhsic.views import policy
 
 
+@METHODS.register("ssl_hsic")
 @keras.saving.register_keras_serializable(package="keras_sslhsic")
 class SSLHSIC(keras.Model):
     """Self-supervised learning with the Hilbert-Schmidt independence criterion.
@@ -142,8 +144,8 @@ class SSLHSIC(keras.Model):
         self.target_encoder: Any = None
         self.target_projector: Any = None
         if target:
-            self.target_encoder = averaging.copy_of(encoder, "target_encoder")
-            self.target_projector = averaging.copy_of(self.projector, "target_projector")
+            self.target_encoder = ema.copy_of(encoder, "target_encoder")
+            self.target_projector = ema.copy_of(self.projector, "target_projector")
             for network in (self.target_encoder, self.target_projector):
                 compat.freeze_but_keep_batch_statistics(network)
             small_maps.multiply_on_small_maps(self.target_encoder)
@@ -241,7 +243,7 @@ class SSLHSIC(keras.Model):
 
     def __call__(self, images, *args, **kwargs):
         if tf.executing_eagerly() and not keras.utils.is_keras_tensor(images):
-            batches.check_call(images, self.encoder.input_shape[1:])
+            inputs.check_call(images, self.encoder.input_shape[1:])
         return super().__call__(images, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
@@ -252,7 +254,7 @@ class SSLHSIC(keras.Model):
             *args: as in `keras.Model.predict`.
             **kwargs: likewise.
         """
-        batches.check_given(x, self.encoder.input_shape[1:])
+        inputs.check_given(x, self.encoder.input_shape[1:])
         return super().predict(x, *args, **kwargs)
 
     def evaluate(self, x=None, *args, **kwargs):
@@ -263,19 +265,19 @@ class SSLHSIC(keras.Model):
             *args: as in `keras.Model.evaluate`.
             **kwargs: likewise.
         """
-        batches.check_given(x, (None, None, self.encoder.input_shape[-1]), least=2, crops=True)
+        inputs.check_given(x, (None, None, self.encoder.input_shape[-1]), least=2, crops=True)
         return super().evaluate(x, *args, **kwargs)
 
     def call(self, images, training=False):
         """Features of the encoder, float32 [B, F], for uint8 images or float images in [0, 1], or a dict of them."""
         if isinstance(images, dict):
-            images, _ = batches.unpack(images)
+            images, _ = inputs.unpack(images)
         return self.encoder(policy.prepare(images, self.policy), training=training)
 
     def keep_weight_ema(self, decay: float) -> None:
         """Keeps a moving average of the encoder's weights in `ema_encoder` from now on."""
         if self.ema_encoder is None:
-            self.ema_encoder = averaging.copy_of(self.encoder, "ema_encoder")
+            self.ema_encoder = ema.copy_of(self.encoder, "ema_encoder")
             self.ema_encoder.trainable = False
         self.weight_ema = decay
 
@@ -332,7 +334,7 @@ class SSLHSIC(keras.Model):
 
     def _evaluate_batch(self, data, training):
         """Loss (its mean over the replicas is the total), loss terms, z and labels of one batch."""
-        images, labels = batches.unpack(data)
+        images, labels = inputs.unpack(data)
         labels = None if labels is None else tf.cast(tf.reshape(labels, [-1]), tf.int32)
         view_seed, loss_seed = self._seeds()
         z, features = self._hiddens(self._views(images, view_seed), training)
@@ -369,7 +371,7 @@ class SSLHSIC(keras.Model):
         step = compat.tensor(self.step)
         if self.target:
             terms["tau"] = self.target_decay(step)
-            averaging.update(self.target_variables, self.target_sources, terms["tau"])
+            ema.update(self.target_variables, self.target_sources, terms["tau"])
         if self.ema_encoder is not None:
             self._update_weight_ema()
         if self._has_kernel:
@@ -401,19 +403,17 @@ class SSLHSIC(keras.Model):
     @property
     def target_variables(self):
         """Variables of the target that follow the online network; its batch statistics are its own."""
-        return averaging.parameters(self.target_encoder) + averaging.parameters(self.target_projector)
+        return ema.parameters(self.target_encoder) + ema.parameters(self.target_projector)
 
     @property
     def target_sources(self):
         """Variables that `target_variables` follow, in the same order."""
-        return averaging.parameters(self.encoder) + averaging.parameters(self.projector)
+        return ema.parameters(self.encoder) + ema.parameters(self.projector)
 
     def _update_weight_ema(self):
-        averaging.update(
-            averaging.parameters(self.ema_encoder), averaging.parameters(self.encoder), self.weight_ema
-        )
+        ema.update(ema.parameters(self.ema_encoder), ema.parameters(self.encoder), self.weight_ema)
         # The batch statistics are averages already.
-        averaging.update(averaging.statistics(self.ema_encoder), averaging.statistics(self.encoder), 0.0)
+        ema.update(ema.statistics(self.ema_encoder), ema.statistics(self.encoder), 0.0)
 
     def _note_faults(self, loss, labels):
         faults = [~tf.math.is_finite(loss)]
@@ -474,12 +474,10 @@ class SSLHSIC(keras.Model):
         checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         for checkpoint in checkpoints:
             initial_epoch = max(initial_epoch, checkpoint.restore(self))
-        dataset = batches.as_dataset(
-            x, y, 256 if batch_size is None else batch_size, self.seed, initial_epoch
-        )
+        dataset = inputs.as_dataset(x, y, 256 if batch_size is None else batch_size, self.seed, initial_epoch)
         for checkpoint in checkpoints:
             checkpoint.train_on(getattr(dataset, "num_examples", None))
-        batches.check(
+        inputs.check(
             dataset,
             self.distribute_strategy.num_replicas_in_sync,
             self.encoder.input_shape[1:],
@@ -492,7 +490,7 @@ class SSLHSIC(keras.Model):
         for kind in (StopOnFault, WatchCollapse) + ((TargetEMA,) if self.target else ()):
             if not any(isinstance(callback, kind) for callback in callbacks):
                 callbacks.append(kind())
-        dataset = batches.share(batches.finite(dataset))
+        dataset = inputs.share(inputs.finite(dataset))
         if self._spec != (spec := getattr(dataset, "element_spec", None)):
             # Traced anew: TensorFlow would make general in size whatever differs, and the views need static shapes.
             self._spec, self.train_function = spec, None
@@ -503,7 +501,7 @@ class SSLHSIC(keras.Model):
         spec = getattr(dataset, "element_spec", None)
         if self.target or spec is None or not isinstance(self.objective, losses.SSLHSICLoss):
             return
-        images, _ = batches.unpack(spec)
+        images, _ = inputs.unpack(spec)
         crops = images if isinstance(images, tuple) else (images,) * self.policy.num_views
         size, views, gamma = crops[0].shape[0], len(crops), self.objective.gamma
         if views > 1 and gamma > (bound := self.objective.largest_ratio(size, views)):

@@ -1,11 +1,4 @@
-"""Losses of self-supervised learning: SSL-HSIC, and InfoNCE to compare it with.
-
-Both are `keras.losses.Loss` objects, for `model.compile(loss=...)` with image identities as `y_true`, and
-have a method `terms` for a training step that holds the views [B, M, Q] of each image together and wants
-each term.
-"""
-
-from __future__ import annotations
+"""The loss of SSL-HSIC."""
 
 import math
 from typing import Any
@@ -13,14 +6,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_sslhsic.hsic import features, kernels, replicas
+from keras_sslhsic.hsic import features, kernels
 from keras_sslhsic.hsic.checks import check_labels, check_views
 from keras_sslhsic.hsic.estimators import hsic_zy_features, hsic_zz_features, objective, ssl_hsic
 from keras_sslhsic.hsic.groups import finite_population
 from keras_sslhsic.hsic.moments import cosine_moments, feature_moments, moments_zy, moments_zz
 from keras_sslhsic.hsic.ratio import dependence_ratio, largest_ratio
+from keras_sslhsic.losses.base import LOSSES, check_choice, identities, unit_norm
 
 
+@LOSSES.register("ssl_hsic")
 @keras.saving.register_keras_serializable(package="keras_sslhsic")
 class SSLHSICLoss(keras.losses.Loss):
     """The SSL-HSIC loss (Li et al. 2021, section 3): dependence on the image identity, less kernelised
@@ -90,8 +85,8 @@ class SSLHSICLoss(keras.losses.Loss):
             raise ValueError(
                 f"num_features must be at least 1, or None for the exact kernel, but is {num_features}."
             )
-        _check_choice("estimator", estimator, ("biased", "unbiased"))
-        _check_choice("convention", convention, ("paper", "released"))
+        check_choice("estimator", estimator, ("biased", "unbiased"))
+        check_choice("convention", convention, ("paper", "released"))
         self.kernel = kernels.get(kernel)
         self.gamma = float(gamma)
         self.num_features = num_features
@@ -150,7 +145,7 @@ class SSLHSICLoss(keras.losses.Loss):
         """Returns the loss of the whole batch, repeated for each row [n], so that Keras' mean over the rows
         is the loss."""
         z = unit_norm(tf.cast(y_pred, tf.float32))
-        labels = _labels(y_true)
+        labels = identities(y_true)
         check_labels(z, labels)
         kernel = self._kernel(None)
         if self.num_features is None:
@@ -231,95 +226,3 @@ class SSLHSICLoss(keras.losses.Loss):
             independent = (finite_population(self.dataset_size) if unbiased else 1.0) / (views - 1)
         ratio = dependence_ratio(zy - independent, zz)
         return {"loss": loss, "hsic_zy": zy, "hsic_zz": zz, "dependence_ratio": ratio}
-
-
-@keras.saving.register_keras_serializable(package="keras_sslhsic")
-class InfoNCELoss(keras.losses.Loss):
-    """InfoNCE (van den Oord et al. 2018), in the form of the paper's ablation.
-
-    For each view, every other view of the same image is a positive, and all views of all other images are
-    the negatives:
-
-        -mean over positive pairs (a, b) of  log( e^{a'b / t} / (e^{a'b / t} + sum_{negatives c} e^{a'c / t})
-        )
-
-    Args:
-        temperature: t, positive.
-        name: name of the loss.
-        **kwargs: `reduction` and `dtype` of `keras.losses.Loss`.
-
-    Raises:
-        ValueError: if the temperature is not positive.
-    """
-
-    def __init__(self, temperature: float = 0.1, name: str = "info_nce", **kwargs):
-        super().__init__(name=name, **kwargs)
-        if not temperature > 0:
-            raise ValueError(f"The temperature must be positive, but {temperature} was given.")
-        self.temperature = float(temperature)
-
-    def terms(self, z: tf.Tensor, seed: tf.Tensor | None = None, scale: Any = None) -> dict[str, tf.Tensor]:
-        """The loss for the views of a batch of images, global as in `SSLHSICLoss.terms`.
-
-        Args:
-            z: representations [B, M, Q] of unit norm, float.
-            seed: not used: nothing is drawn.
-            scale: not used: there is no kernel.
-
-        Returns:
-            Dictionary with the float32 scalar "loss".
-
-        Raises:
-            ValueError: if z is not [B, M, Q] or M is below 2.
-        """
-        z = tf.convert_to_tensor(z)
-        check_views(z)
-        image = replicas.own_rows(tf.range(tf.shape(z)[0] * replicas.num_replicas()))
-        rows = tf.reshape(tf.cast(z, tf.float32), [-1, z.shape[2]])
-        return {"loss": self._loss(rows, tf.repeat(image, z.shape[1]))}
-
-    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """Returns the loss of the whole batch, repeated for each row; y_true and y_pred are as in
-        `SSLHSICLoss`."""
-        loss = self._loss(unit_norm(tf.cast(y_pred, tf.float32)), _labels(y_true))
-        return tf.fill(tf.shape(y_pred)[:1], loss)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of `__init__`."""
-        return {**super().get_config(), "temperature": self.temperature}
-
-    def _loss(self, rows, labels):
-        every, every_label = replicas.all_gather(rows), replicas.all_gather(labels)
-        logits = tf.matmul(rows, every, transpose_b=True) / self.temperature
-        same = labels[:, None] == every_label
-        index = tf.range(tf.shape(every)[0])
-        positive = tf.cast(same & (replicas.own_rows(index)[:, None] != index), tf.float32)
-        # Finite, so that an image without negatives has loss and gradient 0.
-        negatives = tf.reduce_logsumexp(tf.where(same, -1e9, logits), axis=1, keepdims=True)
-        losses = positive * tf.nn.softplus(negatives - logits)
-        loss, pairs = tf.unstack(replicas.all_sum(tf.stack([tf.reduce_sum(losses), tf.reduce_sum(positive)])))
-        return tf.math.divide_no_nan(loss, pairs)
-
-
-def unit_norm(z: tf.Tensor) -> tf.Tensor:
-    """Divides vectors [..., Q] by their norm, without overflow, underflow or an infinite gradient.
-
-    Vectors shorter than 1e-6 are divided by 1e-6 instead, so that zero stays zero.
-    """
-    largest = tf.maximum(tf.reduce_max(tf.abs(z), axis=-1, keepdims=True), 1e-6)
-    # The norm cancels a constant factor, so this one needs no gradient.
-    z = z / tf.stop_gradient(largest)
-    return z * tf.math.rsqrt(tf.maximum(tf.reduce_sum(tf.square(z), axis=-1, keepdims=True), 1.0))
-
-
-def _labels(y_true):
-    if y_true.shape.rank not in (1, 2) or (y_true.shape.rank == 2 and y_true.shape[1] != 1):
-        raise ValueError(
-            f"Expected y_true with the identities [n] or [n, 1], but found the shape {tuple(y_true.shape)}."
-        )
-    return tf.cast(tf.reshape(y_true, [-1]), tf.int32)
-
-
-def _check_choice(argument, value, choices):
-    if value not in choices:
-        raise ValueError(f"{argument} must be one of {choices}, but {value!r} was given.")

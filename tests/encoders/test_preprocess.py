@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_sslhsic.networks import Architecture, resnet, with_preprocessing
+from keras_sslhsic.encoders import Architecture, resnet, with_preprocessing
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

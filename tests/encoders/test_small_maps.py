@@ -5,8 +5,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_sslhsic.networks import build_encoder
-from keras_sslhsic.networks.small_maps import multiply_on_small_maps, placement
+from keras_sslhsic.encoders import build_encoder
+from keras_sslhsic.encoders.small_maps import multiply_on_small_maps, placement
 
 
 def network(size, kernel, stride, **arguments):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from keras_sslhsic.networks import predictor, projector
+from keras_sslhsic.encoders import predictor, projector
 
 
 def test_projector_is_linear_bn_relu_linear():

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_sslhsic.networks.resnet import BATCH_NORM, fan_in_normal
+from keras_sslhsic.encoders.resnet import BATCH_NORM, fan_in_normal
 
 
 def projector(

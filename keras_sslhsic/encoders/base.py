@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import compat
-from keras_sslhsic.networks import with_preprocessing
+from keras_sslhsic.encoders import with_preprocessing
 
 
 @keras.saving.register_keras_serializable(package="keras_sslhsic")
