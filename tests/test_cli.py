@@ -103,7 +103,31 @@ def test_bad_input_is_said_in_one_line_and_nothing_is_written(
     assert cli.main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+    assert "--traceback" not in error
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [ValueError("too many values"), RuntimeError("no kernel")])
+def test_an_error_of_another_library_says_how_to_see_where_it_comes_from(error, monkeypatch, capsys):
+    # As TensorFlow, scikit-learn and others raise it: not from a file of this package.
+    foreign = {"error": error}
+    exec(compile("def fails(*arguments):\n    raise error", "/lib/other.py", "exec"), foreign)
+    monkeypatch.setattr(cli, "_load", foreign["fails"])
+    command = ["export", "--model", "a", "--out", "b"]
+    assert cli.main(command) == 2
+    assert capsys.readouterr().err == (
+        f"keras-sslhsic export: {error} (keras-sslhsic --traceback export ... shows where.)\n"
+    )
+    assert cli.main(["--traceback", *command]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("Traceback (most recent call last)") and 'File "/lib/other.py"' in shown
+    assert shown.endswith(f"{type(error).__name__}: {error}\n")
+
+
+def test_the_environment_asks_for_tracebacks_of_every_error(monkeypatch, capsys):
+    monkeypatch.setenv("KERAS_SSLHSIC_TRACEBACK", "1")
+    assert cli.main(["inspect", "nowhere"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
 SETTINGS = """
@@ -229,7 +253,7 @@ def test_what_was_exported_is_named_with_control_characters_escaped(tmp_path, mo
     monkeypatch.setattr(cli, "_load", lambda name: (_ for _ in ()).throw(ValueError("a\x1b is none.")))
     assert cli.main(["export", "--model", "a", "--out", "x"]) == 2
     out, error = capsys.readouterr()
-    assert error == "keras-sslhsic export: a\\x1b is none.\n"
+    assert error.startswith("keras-sslhsic export: a\\x1b is none.")
     assert out == "Wrote x\\x1b.\nmethod: a\\x1b\nWrote x\\x1b.keras.\n"
 
 
