@@ -6,7 +6,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from keras_sslhsic.runs import config as configs
 CONFIG, SUMMARY, HISTORY = "config.json", "summary.json", "history.csv"
 RESULTS = "results.jsonl"
 ENCODER, MODEL, WEIGHTS = "encoder.keras", "model.keras", "encoder.weights.h5"
-VIEWS, BROKEN = "views.png", "broken_images.log"
+INITIAL = "initial_encoder.keras"
+VIEWS, CURVES, FEATURES, BROKEN = "views.png", "curves.png", "features.png", "broken_images.log"
 CHECKPOINTS, LOGS = "checkpoints", "logs"
 
 
@@ -44,7 +45,7 @@ def check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
         if os.path.lexists(folder) and not folder.is_dir():
             raise ValueError(f"{display(folder)} is no folder: remove it, or give another --workdir.")
     if (workdir / CONFIG).exists():
-        flat = _flat(json.loads(json.dumps(config.to_dict())))
+        flat = _flat(json.loads(json.dumps(configs.completed(config).to_dict())))
         other = _flat(_read_config(workdir))
         differing = sorted(key for key in flat.keys() | other.keys() if flat.get(key) != other.get(key))
         if differing:
@@ -70,7 +71,7 @@ def check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
         )
 
 
-def _flat(config: dict) -> dict[str, Any]:
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
     if "views" in config:
         # As they are made: a run that an earlier version began lacks the fields that came since.
         config = {**config, "views": views.get(config["views"]).to_dict()}
@@ -88,10 +89,7 @@ def load_config(workdir: str | os.PathLike) -> ConfigDict:
         raise ValueError(
             f"{display(workdir)} holds no run: there is no {CONFIG} in it. Make one with `keras-sslhsic pretrain`."
         )
-    config = ConfigDict(_read_config(Path(workdir)))
-    with described_by(workdir):
-        config.data.source  # noqa: B018  what others look at first
-    return config
+    return ConfigDict(_read_config(Path(workdir)))
 
 
 def _read_config(workdir: Path) -> dict[str, Any]:
@@ -101,7 +99,7 @@ def _read_config(workdir: Path) -> dict[str, Any]:
             views.get(config.get("views"))
         except (ValueError, OverflowError) as error:
             raise TypeError(f"views: {error}") from error
-    return config
+        return configs.completed(ConfigDict(config)).to_dict()
 
 
 @contextlib.contextmanager
@@ -133,9 +131,7 @@ def read_summary(workdir: str | os.PathLike) -> dict[str, Any]:
 
 
 def _is_row(row: Any) -> bool:
-    return (
-        isinstance(row, dict) and bool(row) and all(isinstance(value, (str, float)) for value in row.values())
-    )
+    return isinstance(row, dict) and bool(row) and all(isinstance(v, (str, float, type(None))) for v in row.values())
 
 
 def read_history(file: Path) -> dict[str, list[float]]:
@@ -189,9 +185,9 @@ class HistoryFile(keras.callbacks.Callback):
         self.since = since
         self.rows: list[dict[str, Any]] = [*_read_rows(file)]
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         now = time.monotonic()
-        metrics = {name: float(value) for name, value in logs.items()}
+        metrics = {name: float(value) for name, value in (logs or {}).items()}
         seconds = round(now - self.since, 1)
         self.rows[epoch:] = [{"epoch": epoch, **metrics, "seconds": seconds}]
         self.since = now
