@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from keras_sslhsic import checks, evaluation, plots, views
-from keras_sslhsic.data.sources import source
+from keras_sslhsic.data.sources import bundled_splits, source
 from keras_sslhsic.files import display, write_json
 from keras_sslhsic.lock import held
 from keras_sslhsic.runs.build import build_model
@@ -80,23 +80,21 @@ def _pretrain(config, shared, workdir, machines, started):
     data = source(config, error_log=workdir / BROKEN)
     model = build_model(config, data, machines)
     # What `fit` would refuse is said before anything is written.
-    inputs.check(data.batches(0), machines.num_replicas_in_sync, model.encoder.input_shape[1:], model.policy)
+    inputs.check(data, machines.num_replicas_in_sync, model.encoder.input_shape[1:], model.policy)
     # The config first: it makes the folder a run.
     write_json(workdir / CONFIG, config.to_dict())
     untrained = model.encoder.get_weights()
     plots.save(views.show(data.sample(8), model.policy), workdir / VIEWS)
 
     checkpoint = Checkpoint(shared / CHECKPOINTS)
-    first_epoch = checkpoint.restore(model)
-    if records.rows and not first_epoch:
+    if records.rows and not checkpoint.restore(model):
         warnings.warn(
             f"There is no checkpoint in {display(checkpoint.directory)}: training begins with the first epoch.",
             stacklevel=3,
         )
     model.fit(
-        data.batches(first_epoch),
+        data,
         epochs=config.epochs,
-        steps_per_epoch=data.steps_per_epoch,
         verbose=0,
         callbacks=[
             *([TargetEMA(config.target_ema)] if model.target else []),
@@ -120,19 +118,20 @@ def _pretrain(config, shared, workdir, machines, started):
         "metrics": {name: values[-1] for name, values in history.items() if name not in ("epoch", "seconds")},
         "results": [],
     }
-    if data.labelled_arrays is not None:
+    if config.data.source == "bundled":
         # Read back, so that it shares no variables with the encoder that is set back to its first weights.
         encoder = model_files.load(workdir / ENCODER)
         model.encoder.set_weights(untrained)
         holdout = config.data.get("holdout", 0.0)
+        splits = bundled_splits(holdout)
         summary["results"] = compare(
             encoder,
             serving_encoder(model, model.encoder),
-            *data.labelled_arrays,
+            *splits,
             f"{config.data.source}, {holdout:g} of train held out" if holdout else config.data.source,
             workdir,
         )
-        test, labels = data.labelled_arrays[1]
+        test, labels = splits[1]
         features = evaluation.extract_features(encoder, test)
         plots.feature_map(features, labels, data.class_names, workdir / "features.png")
     summary["seconds"] = round(
