@@ -18,7 +18,9 @@ OPTIMIZERS.add("adamw", keras.optimizers.AdamW)
 
 
 @OPTIMIZERS.register("sgd")
-def _sgd(learning_rate: keras.optimizers.schedules.LearningRateSchedule, weight_decay: float) -> keras.optimizers.SGD:
+def _sgd(
+    learning_rate: keras.optimizers.schedules.LearningRateSchedule, weight_decay: float
+) -> keras.optimizers.SGD:
     # Keras takes 0 for a decay, and then wants to be told of it once more.
     return keras.optimizers.SGD(learning_rate, momentum=0.9, nesterov=True, weight_decay=weight_decay or None)
 

@@ -9,13 +9,12 @@ from typing import Any
 import keras
 
 from keras_sslhsic import evaluation
-from keras_sslhsic.data.sources import Labelled, source
+from keras_sslhsic.data.sources import bundled_splits
 from keras_sslhsic.encoders import with_preprocessing
 from keras_sslhsic.files import display
 from keras_sslhsic.methods import SSLHSIC
-from keras_sslhsic.runs.build import build_model
+from keras_sslhsic.runs.build import initial_encoder
 from keras_sslhsic.runs.folder import ENCODER, RESULTS, described_by, load_config
-from keras_sslhsic.training.strategy import strategy
 from keras_sslhsic.zoo import model_files
 
 
@@ -27,8 +26,8 @@ def serving_encoder(model: SSLHSIC, encoder: keras.Model) -> keras.Model:
 def compare(
     encoder: keras.Model,
     untrained: keras.Model,
-    train: Labelled,
-    test: Labelled,
+    train: Any,
+    test: Any,
     data: str = "",
     workdir: Path | None = None,
 ) -> list[dict[str, Any]]:
@@ -68,8 +67,7 @@ def untrained_encoder(workdir: str | os.PathLike) -> keras.Model:
     """The encoder that a run started from, normalisation inside."""
     config = load_config(workdir)
     with described_by(workdir):
-        model = build_model(config, source(config), strategy("one"))
-    return serving_encoder(model, model.encoder)
+        return initial_encoder(config)
 
 
 def evaluate_run(workdir: str | os.PathLike) -> list[dict[str, Any]]:
@@ -80,9 +78,7 @@ def evaluate_run(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     """
     workdir = Path(workdir)
     config = load_config(workdir)
-    with described_by(workdir):
-        data = source(config)
-    if data.labelled_arrays is None:
+    if config.data.source != "bundled":
         raise ValueError(
             f"The data of {display(workdir)} are not labelled arrays: name a protocol and --data."
         )
@@ -91,7 +87,7 @@ def evaluate_run(workdir: str | os.PathLike) -> list[dict[str, Any]]:
             f"The run in {display(workdir)} is not finished: it has no {ENCODER}. Go on with it by --resume."
         )
     encoder = model_files.load(workdir / ENCODER)
-    return compare(encoder, untrained_encoder(workdir), *data.labelled_arrays)
+    return compare(encoder, untrained_encoder(workdir), *bundled_splits(config.data.get("holdout", 0.0)))
 
 
 def format_table(rows: Sequence[dict[str, Any]]) -> str:

@@ -11,13 +11,15 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from keras_sslhsic import checks, plots, views
-from keras_sslhsic.data.sources import source
+from keras_sslhsic import checks, evaluation, plots, views
+from keras_sslhsic.data import bundled
+from keras_sslhsic.data.sources import bundled_splits, source
 from keras_sslhsic.files import display, write_json
 from keras_sslhsic.lock import held
 from keras_sslhsic.runs import config as configs
 from keras_sslhsic.runs import folder
 from keras_sslhsic.runs.build import build_model
+from keras_sslhsic.runs.evaluate import compare, serving_encoder
 from keras_sslhsic.training import inputs
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
 from keras_sslhsic.training.checkpoint import Checkpoint
@@ -126,3 +128,22 @@ def _pretrain(
     }
     write_json(workdir / folder.SUMMARY, summary)
     return summary
+
+
+def _evaluate(config: ConfigDict, workdir: Path) -> list[dict[str, Any]]:
+    if config.data.source != "bundled":
+        return []
+    encoder, initial = (model_files.load(workdir / name) for name in (folder.ENCODER, folder.INITIAL))
+    holdout = config.data.get("holdout", 0.0)
+    splits = bundled_splits(holdout)
+    rows = compare(
+        encoder,
+        initial,
+        *splits,
+        f"{config.data.source}, {holdout:g} of train held out" if holdout else config.data.source,
+        workdir,
+    )
+    test, labels = splits[1]
+    features = evaluation.extract_features(encoder, test)
+    plots.feature_map(features, labels, bundled.CLASS_NAMES, workdir / folder.FEATURES)
+    return rows
