@@ -356,6 +356,71 @@ def test_a_run_without_labels_names_no_accuracy_and_no_files_it_has_not(photos, 
     assert not {"online_accuracy", "classifier_loss"} & set(folder.read_history(Path("run/history.csv")))
 
 
+FOUR_CHANNELS = """
+from runpy import run_path
+from keras_sslhsic import views
+
+def get_config():
+    config = run_path({config!r})["get_config"]()
+    jitter = views.ColorJitter(saturation={saturation}, hue=0.0)
+    policy = views.ViewPolicy(size=12, jitter=jitter, grayscale=0.0, mean=(0.5,) * 4, std=(0.2,) * 4)
+    with config.ignore_type():
+        config.data = {{"source": "folder", "path": "layers", "image_size": 28, "labels": False, "channels": 4}}
+        config.encoder.input_shape = (None, None, 4)
+        config.views = policy.to_dict()
+        config.precision = "mixed_bfloat16"
+        config.evals = {{}}
+    return config
+"""
+
+
+@pytest.fixture
+def four_channels(tmp_path, monkeypatch):
+    """The command that trains on a folder of images with an alpha channel; what it is given ends it."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "layers").mkdir()
+    for i in range(4):
+        Image.fromarray(rng.integers(0, 256, (28, 28, 4), np.uint8)).save(tmp_path / "layers" / f"{i}.png")
+    monkeypatch.chdir(tmp_path)
+
+    def pretrain(saturation, *overrides):
+        Path("four.py").write_text(FOUR_CHANNELS.format(config=CONFIG, saturation=saturation))
+        small = [o for o in SMALL if "views" not in o and "holdout" not in o]
+        return cli.main(
+            [
+                "pretrain",
+                "--config",
+                "four.py",
+                "--workdir",
+                "run",
+                *small,
+                "--config.batch_size=2",
+                *overrides,
+            ]
+        )
+
+    return pretrain
+
+
+def test_views_that_images_of_four_channels_cannot_have_are_refused_before_anything_is_written(
+    four_channels, capsys
+):
+    assert four_channels(0.2) == 2
+    assert "need 3 channels, and the images have 4: set jitter.saturation=0" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+@pytest.mark.slow
+def test_a_run_of_images_of_four_channels_ends_and_leaves_no_precision_behind(four_channels):
+    before = keras.config.dtype_policy()
+    assert four_channels(0.0, "--config.epochs=1") == 0
+    assert keras.config.dtype_policy() == before
+    images = np.zeros((2, 28, 28, 4), "uint8")
+    encoders = [keras.models.load_model(f"run/{name}.keras") for name in ("encoder", "initial_encoder")]
+    assert [encoder(images).shape for encoder in encoders] == [(2, 26)] * 2
+    assert {"views.png", "summary.json"} <= set(os.listdir("run"))
+
+
 def test_the_history_of_several_sessions_adds_up(tmp_path):
     file = tmp_path / "history.csv"
     file.write_text("epoch,loss,gone\n0,0.5,1.0\n1,0.4,1.0\n2,0.3,1.0\n")
