@@ -4,10 +4,6 @@ import os as _os
 
 # Everything here is written for TensorFlow; Keras reads this once, when it is first imported.
 _os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-# On CPUs without AVX-512 TensorFlow leaves oneDNN off, whose convolutions are two to nine times faster backwards.
-_os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-# TensorFlow's informational lines (no GPU here, end of a sequence) are nothing that one could act on.
-_os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 import keras as _keras
 

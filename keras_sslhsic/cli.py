@@ -4,11 +4,13 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_sslhsic import checks
+from keras_sslhsic.files import check_writable, display
 from keras_sslhsic.version import __version__
 
 # Each command imports what it needs, so that one can be read by itself.
@@ -16,6 +18,8 @@ from keras_sslhsic.version import __version__
 PROTOCOLS = (
     "knn", "linear", "linear_features", "logistic", "finetune", "transfer", "transfer_finetune", "all"
 )  # fmt: skip
+
+TRACEBACK = "KERAS_SSLHSIC_TRACEBACK"
 
 # What bad input raises, beside TensorFlow's errors.
 UNUSABLE = (ValueError, OSError, ImportError, FloatingPointError, RuntimeError)
@@ -35,30 +39,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not isinstance(error, UNUSABLE) and not _is_op_error(error):
             raise
-        from keras_sslhsic.files import display
-
+        if options.traceback or os.environ.get(TRACEBACK) == "1":
+            traceback.print_exception(error)
+            return 2
         reason = "\n".join(map(display, _explain(error).split("\n")))
-        print(f"keras-sslhsic {options.command}: {reason}", file=sys.stderr)
+        hint = "" if _is_ours(error) else f" (keras-sslhsic --traceback {options.command} ... shows where.)"
+        print(f"keras-sslhsic {options.command}: {reason}{hint}", file=sys.stderr)
         return 2
     return 0
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Finds values that cannot be meant, and outputs that could not be written in the end."""
+    """Raises ValueError for an empty value, and OSError where the output could not be written in the end."""
     for name, value in vars(options).items():
         if value == "":
             raise ValueError(f"the value of {name} is empty.")
     checks.integer("seed", getattr(options, "seed", None), 0, optional=True)
     given = (getattr(options, name, None) for name in ("out", "to", "sheet", "json"))
     for path in map(Path, filter(None, given)):
-        from keras_sslhsic import files
-
-        files.check_writable(path, folder=options.command in ("export", "report"))
+        check_writable(path, folder=options.command in ("export", "report"))
 
 
 def _explain(error: Exception) -> str:
-    from keras_sslhsic.files import display
-
+    """What an error says, as a sentence."""
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"there is no file or folder {display(error.filename)}; give one that exists."
     if isinstance(error, OSError) and error.filename:
@@ -67,6 +70,16 @@ def _explain(error: Exception) -> str:
         where = r"^(\{\{.*?\}\} )?(Error in user-defined function .*? Iterator::\S+: )?[\w.]+: "
         return re.sub(where, "", str(error).split("\nTraceback")[0])
     return str(error)
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether the sentence was written here: by `_explain`, or by code of this package (in a pipeline, in its traceback)."""
+    if isinstance(error, OSError) and error.filename:
+        return True
+    raised_in = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if _is_op_error(error):
+        raised_in = re.findall(r'^  File "(.*?)", line', str(error), re.MULTILINE)
+    return bool(raised_in) and Path(__file__).parent in Path(raised_in[-1]).parents
 
 
 def _is_op_error(error: Exception) -> bool:
@@ -79,6 +92,11 @@ def _parser() -> argparse.ArgumentParser:
         description="Self-supervised learning with kernel dependence maximisation (SSL-HSIC), for Keras.",
     )
     parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument(
+        "--traceback",
+        action="store_true",
+        help=f"show where an error comes from, as {TRACEBACK}=1 in the environment does",
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 
     pretrain = _command(commands, "pretrain", _pretrain, "train an encoder without labels")
@@ -230,7 +248,9 @@ def numbers(text: str) -> tuple[float, ...]:
     return tuple(map(float, text.split(",")))
 
 
-def _command(commands, name, run, summary):
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], None], summary: str
+) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False
     )
@@ -238,13 +258,13 @@ def _command(commands, name, run, summary):
     return parser
 
 
-def _memory(parser):
+def _memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-mb", type=int, default=1024, help="memory for images, in 2^20 bytes (default: 1024)"
     )
 
 
-def _override(parser, argument, options):
+def _override(parser: argparse.ArgumentParser, argument: str, options: argparse.Namespace) -> str:
     """`epochs=5` of `--config.epochs=5`."""
     if not getattr(options, "config", None) or not argument.startswith("--config.") or "=" not in argument:
         parser.error(
@@ -253,11 +273,11 @@ def _override(parser, argument, options):
     return argument.removeprefix("--config.")
 
 
-def _pretrain(options):
+def _pretrain(options: argparse.Namespace) -> None:
     # The networks of a step, online and target on each view, run beside each other on a CPU: that keeps small ones
     # busier than sharing every operation out among all cores.
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // 4)))
-    from keras_sslhsic.files import display, is_leftover
+    from keras_sslhsic.files import is_leftover
     from keras_sslhsic.runs import config, folder, pretrain
     from keras_sslhsic.runs.evaluate import format_table
 
@@ -276,11 +296,10 @@ def _pretrain(options):
     print(f"The run is in {display(options.workdir)}: {', '.join(sorted(display(p.name) for p in files))}.")
 
 
-def _evaluate(options):
+def _evaluate(options: argparse.Namespace) -> None:
     from keras_sslhsic import evaluation
     from keras_sslhsic.evaluation import protocols, results
     from keras_sslhsic.evaluation.report import table
-    from keras_sslhsic.files import display
     from keras_sslhsic.runs.evaluate import evaluate_run, format_table, untrained_encoder
 
     if (options.run_folder is None) == (options.encoder is None):
@@ -348,7 +367,7 @@ def _evaluate(options):
     print(f"Added to {display(out)}.")
 
 
-def _arguments(options):
+def _arguments(options: argparse.Namespace) -> dict[str, Any]:
     """Of the protocol's function: a length replaces one that comes before, in the other unit too."""
     from keras_sslhsic.evaluation import protocols
     from keras_sslhsic.runs import config
@@ -366,9 +385,8 @@ def _arguments(options):
     return protocols.arguments(options.protocol, **given)
 
 
-def _own_data(options):
+def _own_data(options: argparse.Namespace) -> str:
     """The images that are measured on where none are named."""
-    from keras_sslhsic.files import display
     from keras_sslhsic.runs.folder import load_config
 
     source = load_config(options.run_folder).data.source if options.run_folder else "bundled"
@@ -380,18 +398,17 @@ def _own_data(options):
     return "bundled"
 
 
-def _percent(share):
+def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def _report(options):
+def _report(options: argparse.Namespace) -> None:
     from keras_sslhsic import evaluation
 
     print(evaluation.report(options.path, options.out))
 
 
-def _extract(options):
-    from keras_sslhsic.files import display
+def _extract(options: argparse.Namespace) -> None:
     from keras_sslhsic.zoo.extract import extract
 
     extracted = extract(options.model, options.data, options.out, options.batch_size, options.memory_mb)
@@ -403,16 +420,14 @@ def _extract(options):
         print(f"{len(extracted.broken)} images could not be read; {out}.broken.txt names them.")
 
 
-def _export(options):
-    from keras_sslhsic.files import display
+def _export(options: argparse.Namespace) -> None:
     from keras_sslhsic.zoo.export import export
 
     export(_load(options.model), options.out, options.keep_batch_norm)
     print(f"Wrote {display(options.out)}.")
 
 
-def _convert(options):
-    from keras_sslhsic.files import display
+def _convert(options: argparse.Namespace) -> None:
     from keras_sslhsic.zoo.convert import convert
 
     noted = convert(options.source, options.to, heads=options.heads, expect=options.expect)
@@ -421,27 +436,27 @@ def _convert(options):
     print(f"Wrote {display(options.to)}.")
 
 
-def _inspect(options):
-    from keras_sslhsic import files
+def _inspect(options: argparse.Namespace) -> None:
     from keras_sslhsic.data import inspect_folder
+    from keras_sslhsic.files import write_json
 
     report = inspect_folder(
         options.path, channels=options.channels, verbose=True, memory_mb=options.memory_mb
     )
     print(report)
     report.save_contact_sheet(options.sheet)
-    print(f"A contact sheet is in {files.display(options.sheet)}.")
+    print(f"A contact sheet is in {display(options.sheet)}.")
     if options.json:
-        files.write_json(options.json, report.to_dict())
+        write_json(options.json, report.to_dict())
 
 
-def _models(options):
+def _models(options: argparse.Namespace) -> None:
     from keras_sslhsic.zoo import registry
 
     print(registry.format_table())
 
 
-def _load(name):
+def _load(name: str) -> Any:
     from keras_sslhsic.zoo import load_pretrained
 
     return load_pretrained(name)

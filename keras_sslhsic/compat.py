@@ -92,7 +92,7 @@ def of_all_replicas(strategy: tf.distribute.Strategy, value: int) -> list[int]:
         return [value]
 
     @tf.function
-    def gather():
+    def gather() -> tf.Tensor:
         context = tf.distribute.get_replica_context
         return strategy.run(lambda: context().all_gather(tf.identity([value]), axis=0))
 

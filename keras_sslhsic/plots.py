@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from keras_sslhsic.files import display, written_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PANELS = (
     ("Loss", ("loss",)),
@@ -22,7 +25,7 @@ _PANELS = (
 )
 
 
-def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = None) -> Figure:
+def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = None) -> "Figure":
     """Draws what `fit` logged, a panel a quantity.
 
     Args:
@@ -32,6 +35,8 @@ def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = Non
     Returns:
         The matplotlib Figure.
     """
+    from matplotlib.figure import Figure
+
     series = {name: np.asarray(values, float) for name, values in history.items()}
     if "hsic_zz" in series:
         series["sqrt_hsic_zz"] = np.sqrt(np.maximum(series["hsic_zz"], 0.0))
@@ -62,7 +67,7 @@ def feature_map(
     class_names: Sequence[str] | None = None,
     path: str | Path | None = None,
     seed: int = 0,
-) -> Figure:
+) -> "Figure":
     """Draws features in two dimensions (t-SNE of their directions), coloured by class.
 
     Args:
@@ -75,6 +80,7 @@ def feature_map(
     Returns:
         The matplotlib Figure.
     """
+    from matplotlib.figure import Figure
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
@@ -103,7 +109,7 @@ def feature_map(
     return figure
 
 
-def save(figure: Figure, path: str | Path) -> None:
+def save(figure: "Figure", path: str | Path) -> None:
     """Writes a picture, whole or not at all, in the format of the path's suffix.
 
     Raises:

@@ -103,7 +103,31 @@ def test_bad_input_is_said_in_one_line_and_nothing_is_written(
     assert cli.main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+    assert "--traceback" not in error
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [ValueError("too many values"), RuntimeError("no kernel")])
+def test_an_error_of_another_library_says_how_to_see_where_it_comes_from(error, monkeypatch, capsys):
+    # As TensorFlow, scikit-learn and others raise it: not from a file of this package.
+    foreign = {"error": error}
+    exec(compile("def fails(*arguments):\n    raise error", "/lib/other.py", "exec"), foreign)
+    monkeypatch.setattr(cli, "_load", foreign["fails"])
+    command = ["export", "--model", "a", "--out", "b"]
+    assert cli.main(command) == 2
+    assert capsys.readouterr().err == (
+        f"keras-sslhsic export: {error} (keras-sslhsic --traceback export ... shows where.)\n"
+    )
+    assert cli.main(["--traceback", *command]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("Traceback (most recent call last)") and 'File "/lib/other.py"' in shown
+    assert shown.endswith(f"{type(error).__name__}: {error}\n")
+
+
+def test_the_environment_asks_for_tracebacks_of_every_error(monkeypatch, capsys):
+    monkeypatch.setenv("KERAS_SSLHSIC_TRACEBACK", "1")
+    assert cli.main(["inspect", "nowhere"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
 SETTINGS = """
@@ -229,7 +253,7 @@ def test_what_was_exported_is_named_with_control_characters_escaped(tmp_path, mo
     monkeypatch.setattr(cli, "_load", lambda name: (_ for _ in ()).throw(ValueError("a\x1b is none.")))
     assert cli.main(["export", "--model", "a", "--out", "x"]) == 2
     out, error = capsys.readouterr()
-    assert error == "keras-sslhsic export: a\\x1b is none.\n"
+    assert error.startswith("keras-sslhsic export: a\\x1b is none.")
     assert out == "Wrote x\\x1b.\nmethod: a\\x1b\nWrote x\\x1b.keras.\n"
 
 
@@ -330,6 +354,71 @@ def test_a_run_without_labels_names_no_accuracy_and_no_files_it_has_not(photos, 
     assert "loss=" in error and "acc=" not in error
     assert "encoder.keras" in out and "features.png" not in out
     assert not {"online_accuracy", "classifier_loss"} & set(folder.read_history(Path("run/history.csv")))
+
+
+FOUR_CHANNELS = """
+from runpy import run_path
+from keras_sslhsic import views
+
+def get_config():
+    config = run_path({config!r})["get_config"]()
+    jitter = views.ColorJitter(saturation={saturation}, hue=0.0)
+    policy = views.ViewPolicy(size=12, jitter=jitter, grayscale=0.0, mean=(0.5,) * 4, std=(0.2,) * 4)
+    with config.ignore_type():
+        config.data = {{"source": "folder", "path": "layers", "image_size": 28, "labels": False, "channels": 4}}
+        config.encoder.input_shape = (None, None, 4)
+        config.views = policy.to_dict()
+        config.precision = "mixed_bfloat16"
+        config.evals = {{}}
+    return config
+"""
+
+
+@pytest.fixture
+def four_channels(tmp_path, monkeypatch):
+    """The command that trains on a folder of images with an alpha channel; what it is given ends it."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "layers").mkdir()
+    for i in range(4):
+        Image.fromarray(rng.integers(0, 256, (28, 28, 4), np.uint8)).save(tmp_path / "layers" / f"{i}.png")
+    monkeypatch.chdir(tmp_path)
+
+    def pretrain(saturation, *overrides):
+        Path("four.py").write_text(FOUR_CHANNELS.format(config=CONFIG, saturation=saturation))
+        small = [o for o in SMALL if "views" not in o and "holdout" not in o]
+        return cli.main(
+            [
+                "pretrain",
+                "--config",
+                "four.py",
+                "--workdir",
+                "run",
+                *small,
+                "--config.batch_size=2",
+                *overrides,
+            ]
+        )
+
+    return pretrain
+
+
+def test_views_that_images_of_four_channels_cannot_have_are_refused_before_anything_is_written(
+    four_channels, capsys
+):
+    assert four_channels(0.2) == 2
+    assert "need 3 channels, and the images have 4: set jitter.saturation=0" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+@pytest.mark.slow
+def test_a_run_of_images_of_four_channels_ends_and_leaves_no_precision_behind(four_channels):
+    before = keras.config.dtype_policy()
+    assert four_channels(0.0, "--config.epochs=1") == 0
+    assert keras.config.dtype_policy() == before
+    images = np.zeros((2, 28, 28, 4), "uint8")
+    encoders = [keras.models.load_model(f"run/{name}.keras") for name in ("encoder", "initial_encoder")]
+    assert [encoder(images).shape for encoder in encoders] == [(2, 26)] * 2
+    assert {"views.png", "summary.json"} <= set(os.listdir("run"))
 
 
 def test_the_history_of_several_sessions_adds_up(tmp_path):

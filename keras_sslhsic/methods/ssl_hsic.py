@@ -444,7 +444,7 @@ class SSLHSIC(keras.Model):
         """Trains; see `keras.Model.fit`.
 
         Args:
-            x: a `tf.data.Dataset` (see the class), or a uint8 array [N, H, W, C], or a dict of arrays.
+            x: `data.Images`, a `tf.data.Dataset` (see the class), or a uint8 array [N, H, W, C], or a dict of arrays.
             y: integer labels [N] when x is an array; optional.
             batch_size: for arrays; 256 by default.
             epochs: index of the last epoch.
@@ -474,27 +474,27 @@ class SSLHSIC(keras.Model):
         checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         for checkpoint in checkpoints:
             initial_epoch = max(initial_epoch, checkpoint.restore(self))
-        dataset = inputs.as_dataset(x, y, 256 if batch_size is None else batch_size, self.seed, initial_epoch)
+        batch_size = 256 if batch_size is None else batch_size
+        data = inputs.training_data(x, y, batch_size, self.seed, initial_epoch, self.distribute_strategy)
         for checkpoint in checkpoints:
-            checkpoint.train_on(getattr(dataset, "num_examples", None))
+            checkpoint.train_on(data.num_images)
         inputs.check(
-            dataset,
+            data,
             self.distribute_strategy.num_replicas_in_sync,
             self.encoder.input_shape[1:],
             self.policy,
         )
-        self._warn_of_gamma(dataset)
-        if getattr(dataset, "steps_per_epoch", None):
-            kwargs.setdefault("steps_per_epoch", dataset.steps_per_epoch)
+        self._warn_of_gamma(data)
+        if data.steps_per_epoch is not None:
+            kwargs.setdefault("steps_per_epoch", data.steps_per_epoch)
         kwargs["shuffle"] = False  # datasets shuffle by themselves
         for kind in (StopOnFault, WatchCollapse) + ((TargetEMA,) if self.target else ()):
             if not any(isinstance(callback, kind) for callback in callbacks):
                 callbacks.append(kind())
-        dataset = inputs.share(inputs.finite(dataset))
-        if self._spec != (spec := getattr(dataset, "element_spec", None)):
+        if self._spec != data.element_spec:
             # Traced anew: TensorFlow would make general in size whatever differs, and the views need static shapes.
-            self._spec, self.train_function = spec, None
-        return super().fit(dataset, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, **kwargs)
+            self._spec, self.train_function = data.element_spec, None
+        return super().fit(data.dataset, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, **kwargs)
 
     def _warn_of_gamma(self, dataset):
         """Warns where the loss is least for collapsed outputs, since batches are so small."""

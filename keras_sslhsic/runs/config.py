@@ -11,6 +11,8 @@ from ml_collections import ConfigDict
 
 from keras_sslhsic.files import display
 
+_FIRST_EVALS = {"knn": {"k": 20}, "linear": {"protocol": "linear_features"}}
+
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
     """Loads a config file and applies overrides.
@@ -54,6 +56,17 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
     return config
 
 
+def completed(config: ConfigDict) -> ConfigDict:
+    """A copy of a run's config with the fields that came after the first runs: they were all of SSL-HSIC, and those of the
+    bundled images ended with two evaluations. A config file may leave the fields out likewise.
+
+    Raises:
+        AttributeError: if it lacks a field that every config has.
+    """
+    evals = _FIRST_EVALS if config.data.source == "bundled" else {}
+    return ConfigDict({"method": "ssl_hsic", "evals": evals} | config.to_dict()).lock()
+
+
 def parse(override: str) -> tuple[str, Any]:
     """The field and the value of `field=value`; see `load`."""
     field, equals, text = override.partition("=")
@@ -85,7 +98,7 @@ def flatten(config: ConfigDict) -> dict[str, Any]:
     """{dotted name: value} of every leaf."""
     leaves = {}
     for name, value in config.items():
-        if isinstance(value, ConfigDict):
+        if isinstance(value, ConfigDict) and len(value):
             leaves.update({f"{name}.{sub}": v for sub, v in flatten(value).items()})
         else:
             leaves[name] = value
