@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic import checks, compat, losses
-from keras_sslhsic.encoders import heads, small_maps
+from keras_sslhsic.encoders import heads, small_maps, with_preprocessing
 from keras_sslhsic.hsic import kernels, replicas
 from keras_sslhsic.methods.base import METHODS
 from keras_sslhsic.training import diagnostics, ema, inputs, lars
@@ -285,6 +285,10 @@ class SSLHSIC(keras.Model):
     def evaluation_encoder(self) -> keras.Model:
         """The encoder to evaluate and keep: the moving average if there is one, else the online encoder."""
         return self.encoder if self.ema_encoder is None else self.ema_encoder
+
+    def serving_encoder(self) -> keras.Model:
+        """The evaluation encoder with the normalisation in it: from images, uint8 or float in [0, 255], to features."""
+        return with_preprocessing(self.evaluation_encoder, self.policy.mean, self.policy.std)
 
     def _project(self, encoder, projector, images, training):
         """(features [B, F], projections [B, Q]) of one view; one pass a view keeps its batch statistics apart."""
