@@ -44,8 +44,7 @@ def groups_of(config: ConfigDict, channels: int) -> list[Group]:
     """The evaluations that a config names, with their images.
 
     `config.evals` is {label: {"protocol": a key of PROTOCOLS, "data": name of the images, "every": epochs, **settings}}, where
-    the protocol may be the label itself, and the images those of the run, if they are the bundled ones. Without it, such
-    a run is measured by `compare.QUICK`.
+    the protocol may be the label itself, and the images those of the run, if they are the bundled ones.
 
     Args:
         config: of a run.
@@ -56,9 +55,11 @@ def groups_of(config: ConfigDict, channels: int) -> list[Group]:
         FileNotFoundError: if there are no such images.
     """
     bundled = config.data.source == "bundled"
-    default = QUICK if bundled else {}
+    evals = config.get("evals")
+    if evals is None:  # of version 0.1.0
+        evals = QUICK if bundled else {}
     groups: dict[Any, Group] = {}
-    for label, given in (config.get("evals") or default).items():
+    for label, given in evals.items():
         settings = dict(given)
         every, data = settings.pop("every", None), settings.pop("data", None)
         protocol = PROTOCOLS[settings.get("protocol", label)]
