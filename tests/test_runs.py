@@ -275,6 +275,23 @@ def test_a_config_that_describes_no_run_is_one_sentence(config, tmp_path):
         assert "\n" not in str(raised.value)
 
 
+def test_curves_draw_whatever_was_logged():
+    figure = plots.curves(
+        {
+            "epoch": [0, 1, 2],
+            "loss": [1.0, 0.5, 0.4],
+            "covariance": [3.0, 2.0, 1.0],
+            "knn": [np.nan, 0.5, np.nan],
+        }
+    )
+    drawn = {axes.get_title(): axes.lines[0].get_xydata().tolist() for axes in figure.axes if axes.lines}
+    assert drawn == {
+        "Loss": [[1, 1.0], [2, 0.5], [3, 0.4]],
+        "covariance": [[1, 3.0], [2, 2.0], [3, 1.0]],
+        "knn": [[2, 0.5]],
+    }
+
+
 def test_pictures_are_written_whole(tmp_path, monkeypatch):
     plots.curves({"loss": [1.0, 0.5]}, tmp_path / "curves.png")
     before = (tmp_path / "curves.png").read_bytes()
