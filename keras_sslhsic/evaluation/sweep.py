@@ -1,16 +1,19 @@
 """Candidates of a sweep: which there are, which is best, and many linear classifiers that are trained at once."""
 
+import dataclasses
 import itertools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import checks
+from keras_sslhsic.evaluation.settings import SEED, Setting, natural, positive
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,71 @@ def choose(values: Sequence[float], **settings: Sequence[float]) -> Choice:
 def tried(**settings: Sequence[float]) -> dict[str, Any]:
     """The distinct values of each setting of a sweep, in order, for a record."""
     return {f"{name}s": sorted(set(values)) for name, values in settings.items()}
+
+
+def training_settings(defaults: Mapping[str, Any], *more: str) -> dict[str, Setting]:
+    """What can be set of a protocol that trains as `defaults` says where nothing else is given.
+
+    Args:
+        defaults: setting -> its value.
+        *more: what else than a batch, epochs, learning rates and weight decays can be set: "steps", "head_learning_rate",
+            "crops", "num_classes".
+    """
+    kinds = {
+        "batch_size": Setting(natural, "images a step"),
+        "epochs": Setting(natural, "passes over the training images", several=True, replaces="steps"),
+        "steps": Setting(natural, "updates, instead of epochs", replaces="epochs"),
+        "learning_rates": Setting(
+            positive,
+            "to choose from on held-out images, for the batch size; one alone is taken as it is. Those that are not given "
+            "follow the batch size",
+            several=True,
+        ),
+        "weight_decays": Setting(
+            checks.number, "to choose from (in fine-tuning each is divided by the learning rate)", several=True
+        ),
+        "head_learning_rate": Setting(checks.number, "of the new layer (default: as the encoder's)"),
+        "crops": Setting(checks.flag, "whether images are cropped and mirrored at random (default: True)"),
+        "num_classes": Setting(partial(checks.integer, least=2), "classes of a TFDS set that does not name them"),
+    }
+    names = ("batch_size", "epochs", "learning_rates", "weight_decays", *more)
+    return SEED | {
+        name: dataclasses.replace(kinds[name], help=f"{kinds[name].help}{_default(defaults.get(name))}")
+        for name in names
+    }
+
+
+def _default(value):
+    values = value if isinstance(value, tuple) else () if value is None else (value,)
+    shown = [f"{one:g}" for one in values]
+    text = ", ".join(shown) if len(shown) < 4 else f"{len(shown)} values, {shown[0]} to {shown[-1]}"
+    return f" (default: {text})" if shown else ""
+
+
+def planned(
+    defaults: Mapping[str, Any], make: Callable[..., dict[str, Any]], given: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a protocol that trains, from checked settings.
+
+    Args:
+        defaults: the settings of the training where nothing else is given. A length that is given replaces one in another
+            unit; learning rates that are not given follow the batch size.
+        make: the settings of the training -> arguments.
+        given: what was set. What is no setting of the training is an argument as it is.
+    """
+    names = {"epochs", "steps", "batch_size", "learning_rates", "weight_decays", "head_learning_rate", "crops"}
+    own = {name: given[name] for name in names & given.keys()}
+    rest = {name: value for name, value in given.items() if name not in names}
+    if not own:
+        return rest
+    lengths = {"steps", "epochs"}
+    plan = {name: v for name, v in defaults.items() if name not in lengths or not lengths & own.keys()} | own
+    if "learning_rates" not in own:
+        factor = plan["batch_size"] / defaults["batch_size"]
+        plan["learning_rates"] = tuple(rate * factor for rate in plan["learning_rates"])
+    if not plan.pop("crops", True):
+        plan["crop_area"] = None
+    return make(**plan) | rest
 
 
 class WideClassifier(tf.Module):

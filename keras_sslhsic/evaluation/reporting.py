@@ -11,17 +11,18 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from matplotlib.figure import Figure
+from tabulate import tabulate
 
 from keras_sslhsic.evaluation import paper, results
+from keras_sslhsic.evaluation.metrics import wilson_interval
+from keras_sslhsic.evaluation.results import Result
 from keras_sslhsic.files import display, write_text, written_whole
 
-# Fields of a record that belong to its recipe; records of earlier versions have no other.
-_SETTINGS = ("k", "temperature", "fraction", "seed", "num_train")
-# Names of earlier versions.
-_DATA = {"fashion_mnist_subset": "bundled"}
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 # Data sets that are a share of another one's labels.
 _SUBSETS = {
     "imagenet2012_subset/1pct": ("imagenet2012", 0.01),
@@ -72,7 +73,7 @@ def report(path: str | os.PathLike, output: str | os.PathLike | None = None) -> 
     return text
 
 
-def table(records: Iterable[Mapping[str, Any]]) -> str:
+def table(records: Iterable[Result]) -> str:
     """Markdown with a row for each encoder and data set, a column for each protocol and recipe, values in per cent.
 
     A cell holds the value and its 95 % interval, and the metric if it is not top-1; or - (raw pixels, say, have no encoder to
@@ -104,8 +105,10 @@ def table(records: Iterable[Mapping[str, Any]]) -> str:
     return "\n\n".join(parts)
 
 
-def chart(records: Iterable[Mapping[str, Any]]) -> Figure:
+def chart(records: Iterable[Result]) -> "Figure":
     """Bars of the same values with their intervals, a group for each protocol; dashed, the paper's SSL-HSIC with target."""
+    from matplotlib.figure import Figure
+
     cells = _cells(records)
     labels = _labels(cells)
     columns = list(dict.fromkeys(labels.values()))
@@ -114,8 +117,8 @@ def chart(records: Iterable[Mapping[str, Any]]) -> Figure:
     width = 0.8 / len(cells)
     bars = {}
     for i, (row, found) in enumerate(cells.items()):
-        values = [100 * record["value"] for record in found.values()]
-        ends = [[100 * end for end in record["interval"]] for record in found.values()]
+        values = [100 * record.value for record in found.values()]
+        ends = [[100 * end for end in record.interval] for record in found.values()]
         errors = [
             [max(0.0, v - low) for v, (low, _) in zip(values, ends, strict=True)],
             [max(0.0, high - v) for v, (_, high) in zip(values, ends, strict=True)],
@@ -136,42 +139,37 @@ def chart(records: Iterable[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _cells(records: Iterable[Mapping[str, Any]]) -> dict[Row, dict[Measure, Mapping[str, Any]]]:
-    """Row -> measure -> the last record."""
-    cells: dict[Row, dict[Measure, Mapping[str, Any]]] = {}
+def _cells(records: Iterable[Result]) -> dict[Row, dict[Measure, Result]]:
+    """Row -> measure -> the last result."""
+    cells: dict[Row, dict[Measure, Result]] = {}
     for record in itertools.chain.from_iterable(map(_metrics, records)):
-        data = str(record.get("data", record.get("dataset", "?")))
-        fraction = record.get("fraction")
+        data, fraction = record.data, record.details.get("fraction")
         if data in _SUBSETS:
             data, share = _SUBSETS[data]
             fraction = round(share * (1.0 if fraction is None else fraction), 9)
-        data = _DATA.get(data, data)
-        metric = record.get("metric", "top1")
-        settings = {name: record[name] for name in _SETTINGS if record.get(name) is not None}
-        settings |= {**(record.get("recipe") or {}), "metric": metric}
-        settings |= {} if fraction is None else {"fraction": fraction}
-        recipe = json.dumps(settings, sort_keys=True)
-        row = Row(
-            str(record.get("encoder", "?")), record.get("encoder_hash") or "", data, record.get("num_test")
-        )
-        cells.setdefault(row, {})[Measure(data, record["protocol"], fraction, metric, recipe)] = record
+        given = {"seed": record.seed, "num_train": record.num_train, "fraction": fraction}
+        settings = {name: value for name, value in given.items() if value is not None}
+        recipe = json.dumps({**settings, **record.recipe, "metric": record.metric}, sort_keys=True)
+        row = Row(record.encoder, record.encoder_hash or "", data, record.num_test)
+        measure = Measure(data, record.protocol, fraction, record.metric, recipe)
+        cells.setdefault(row, {})[measure] = record
     return cells
 
 
-def _metrics(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The record; and one of its top-5 accuracy, if it has that and the paper has it of the same data and protocol."""
-    name = str(record.get("data"))
-    data, _ = _SUBSETS.get(name, (name, None))
+def _metrics(record: Result) -> list[Result]:
+    """The result; and one of its top-5 accuracy, if it has that and the paper has it of the same data and protocol."""
+    data, _ = _SUBSETS.get(record.data, (record.data, None))
     columns = {(c.data, c.protocol, c.metric) for table in paper.TABLES for c in table.columns}
+    top5 = record.details.get("top5")
     if (
-        record.get("metric", "top1") != "top1"
-        or record.get("top5") is None
-        or not record.get("num_test")
-        or (data, record["protocol"], "top5") not in columns
+        record.metric != "top1"
+        or top5 is None
+        or not record.num_test
+        or (data, record.protocol, "top5") not in columns
     ):
         return [record]
-    interval = results.wilson_interval(record["top5"], record["num_test"])
-    return [record, {**record, "metric": "top5", "value": record["top5"], "interval": interval}]
+    interval = wilson_interval(top5, record.num_test)
+    return [record, dataclasses.replace(record, metric="top5", value=top5, interval=interval)]
 
 
 def _labels(cells: Mapping[Row, Mapping[Measure, Any]]) -> dict[Measure, str]:
@@ -221,20 +219,16 @@ def _paper_rows(section: str, labels: Mapping[Measure, str], columns: Sequence[s
 
 
 def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rule = ["---"] * 3 + ["---:"] * (len(head) - 3)
-    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in (head, rule, *lines))
+    # Names may hold what would end a cell.
+    cells = [[display(text).replace("|", r"\|") for text in line] for line in (head, *lines)]
+    alignment = ["left"] * 3 + ["right"] * (len(head) - 3)
+    return tabulate(cells[1:], cells[0], "pipe", disable_numparse=True, colalign=alignment)
 
 
-def _cell(text: str) -> str:
-    """A cell of a Markdown table: names may hold what would end it."""
-    return display(text).replace("|", r"\|")
-
-
-def _format(record: Mapping[str, Any]) -> str:
-    low, high = record["interval"]
-    text = f"{100 * record['value']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-    metric = record.get("metric", "top1")
-    return text if metric == "top1" else f"{text} {metric}"
+def _format(record: Result) -> str:
+    low, high = record.interval
+    text = f"{100 * record.value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    return text if record.metric == "top1" else f"{text} {record.metric}"
 
 
 def _short(value: Any) -> str:

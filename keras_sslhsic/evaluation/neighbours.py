@@ -1,32 +1,27 @@
 """Weighted nearest neighbours on features: the evaluation that trains nothing."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import checks
 from keras_sslhsic.evaluation import metrics
 from keras_sslhsic.evaluation.checks import check_features, check_labels, check_split
-from keras_sslhsic.evaluation.results import Result, wilson_interval
+from keras_sslhsic.evaluation.protocol import register
+from keras_sslhsic.evaluation.results import Result
+from keras_sslhsic.evaluation.settings import ENCODING, Setting, natural, positive
 
 _QUERY_BLOCK, _BANK_BLOCK = 1024, 16384
 _LARGE = 50_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class KNNResult(Result):
-    """Result of `knn`. `top1` and `top5` are shares in [0, 1]."""
-
-    protocol: ClassVar[str] = "knn"
-
-    top5: float
-    k: int
-    temperature: float
-    leave_one_out: bool = False
-
-
+@register(
+    "knn",
+    {
+        "k": Setting(natural, "neighbours (default: 200 from 50,000 training images on, else 20)"),
+        "temperature": Setting(positive, "of the neighbours' votes (default: 0.07)"),
+        **ENCODING,
+    },
+)
 def knn(
     train_features: np.ndarray,
     train_labels: np.ndarray,
@@ -35,7 +30,7 @@ def knn(
     *,
     k: int | None = None,
     temperature: float = 0.07,
-) -> KNNResult:
+) -> Result:
     """Classifies by the weighted vote of the k training features of the highest cosine similarity s.
 
     A neighbour's vote for its class is exp(s / temperature) (Wu et al. 2018, "Unsupervised Feature Learning
@@ -51,7 +46,7 @@ def knn(
         temperature: positive. As it grows, the vote becomes uniform.
 
     Returns:
-        KNNResult, which states the k that was used.
+        Result with `top5`, `k`, as it was used, `temperature` and `leave_one_out`.
 
     Raises:
         ValueError: if k or the temperature is out of range, or features or labels are unusable (see
@@ -90,16 +85,15 @@ def knn(
             cells.ravel(), weights.ravel(), len(block) * num_classes
         ).reshape(-1, num_classes)
     top1 = metrics.top_k(votes, test_labels)
-    return KNNResult(
+    given = {"k": k, "temperature": temperature}
+    return Result(
+        protocol="knn",
         value=top1,
-        interval=wilson_interval(top1, len(queries)),
+        interval=metrics.wilson_interval(top1, len(queries)),
         num_test=len(queries),
-        top5=metrics.top_k(votes, test_labels, 5),
-        k=k,
-        temperature=temperature,
-        leave_one_out=leave_one_out,
         num_train=len(bank),
-        recipe={"k": k, "temperature": temperature},
+        recipe=given,
+        details={"top5": metrics.top_k(votes, test_labels, 5), **given, "leave_one_out": leave_one_out},
     )
 
 

@@ -3,7 +3,8 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,20 +14,17 @@ from tqdm import tqdm
 from keras_sslhsic import checks, compat
 from keras_sslhsic.data.subsets import stratified_subset
 from keras_sslhsic.evaluation import metrics
-from keras_sslhsic.evaluation.checks import check_classes
 from keras_sslhsic.evaluation.features import check_images
-from keras_sslhsic.evaluation.images import Images
+from keras_sslhsic.evaluation.images import Labelled, Split, describe
+from keras_sslhsic.evaluation.protocol import register
 from keras_sslhsic.evaluation.results import Result
-from keras_sslhsic.evaluation.streams import (
-    Labelled,
-    count_classes,
-    describe,
-    features_and_labels,
-    hold_out_of,
-    images_of,
-    stream,
+from keras_sslhsic.evaluation.settings import Setting, positive
+from keras_sslhsic.evaluation.streams import features_and_labels, problem, select, stream
+from keras_sslhsic.evaluation.sweep import (
+    planned,
+    training_settings,
+    warn_of_batch,
 )
-from keras_sslhsic.evaluation.sweep import choose, warn_of_batch
 
 
 @dataclass(frozen=True)
@@ -70,19 +68,21 @@ def recipes(
     learning_rates: Sequence[float],
     weight_decays: Sequence[float] = (0.0,),
     epochs: Sequence[int] = (),
+    head_learning_rate: float | None = None,
     **fixed: Any,
 ) -> tuple[FinetuneRecipe, ...]:
-    """Every combination, the encoder's learning rate that of the head.
+    """Every combination.
 
     Args:
         learning_rates: for batches of `batch_size`.
         weight_decays: each is divided by the learning rate, so that a step decays all alike.
         epochs: empty if `steps` is given.
+        head_learning_rate: of the head; None: as the encoder's.
         **fixed: other fields of `FinetuneRecipe`.
     """
     return tuple(
         FinetuneRecipe(
-            head_learning_rate=rate,
+            head_learning_rate=rate if head_learning_rate is None else head_learning_rate,
             encoder_learning_rate=rate,
             weight_decay=decay / rate,
             epochs=length,
@@ -107,42 +107,6 @@ TRANSFER: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinetuneResult(Result):
-    """Result of `finetune`. Accuracies are shares in [0, 1].
-
-    Attributes:
-        fraction: share of the training labels that was used.
-        top5: top-5 accuracy on the test split; None where images may have several classes.
-        batch_norm_momentum: of every BatchNormalization layer during the training.
-        steps: number of updates.
-        batch_size: images a step, as it was run.
-        head_learning_rate: of the chosen recipe, for the batch that was run.
-        encoder_learning_rate: the same for the encoder.
-        weight_decay: of the chosen recipe, as the l2 penalty has it.
-        weight_decay_times_learning_rate: that times the encoder's learning rate before it was scaled to the batch: what
-            was given to `recipes`, which divides by the learning rate.
-        epochs: of the chosen recipe; None if it has steps.
-        validation_value: the metric of the chosen recipe on held-out training images; None if nothing was chosen.
-        at_edge: the settings that the chosen recipe has at an edge of the sweep (see `sweep.Choice`).
-    """
-
-    protocol: ClassVar[str] = "finetune"
-
-    fraction: float
-    top5: float | None
-    batch_norm_momentum: float
-    steps: int
-    batch_size: int
-    head_learning_rate: float
-    encoder_learning_rate: float
-    weight_decay: float
-    weight_decay_times_learning_rate: float
-    epochs: int | None
-    validation_value: float | None
-    at_edge: tuple[str, ...] = ()
-
-
 def batch_norm_momentum(steps_per_epoch: int) -> float:
     """max(1 - 10 / s, 0.9) for s steps an epoch (Kornblith et al. 2019)."""
     return max(1.0 - 10.0 / steps_per_epoch, 0.9)
@@ -161,7 +125,7 @@ def finetune(
     seed: int = 0,
     in_place: bool = False,
     verbose: bool = False,
-) -> FinetuneResult:
+) -> Result:
     """Trains the encoder and a linear layer of zeros on top of it, and measures them on the test images.
 
     Of several recipes the best on held-out training images is trained again on all of them; one alone is trained on
@@ -175,7 +139,7 @@ def finetune(
 
     Args:
         encoder: keras.Model from images [B, H, W, C] in [0, 255] to features.
-        train: (images uint8 [N, H, W, C], labels int [N]); or `Images`; or a finite dataset of batches (images,
+        train: (images uint8 [N, H, W, C], labels int [N]); or a `Split`; or a finite dataset of batches (images,
             labels) or {"image", "label"}, all of one size.
         test: the same.
         validation: images to hold out of the training images to choose on, the same share of each class; None: 10,000,
@@ -192,7 +156,12 @@ def finetune(
         verbose: whether to show progress bars.
 
     Returns:
-        FinetuneResult.
+        Result with `fraction`; `top5` (None where images may have several classes); `batch_norm_momentum` during the
+        training; `steps` and `batch_size`, as they were run; and of the chosen recipe, for that batch,
+        `head_learning_rate`, `encoder_learning_rate`, `weight_decay`, as the penalty has it,
+        `weight_decay_times_learning_rate`, as it was given to `recipes`, `epochs` (None if it has steps),
+        `validation_value`, the metric on held-out images (None if nothing was chosen), and `at_edge`, the settings that it
+        has at an edge of the sweep (see `sweep.Choice`).
 
     Raises:
         TypeError: if the encoder is not a keras.Model.
@@ -210,34 +179,30 @@ def finetune(
     several = metric == "map11"
     recipe = recipes(**SEMI_SUPERVISED) if recipe is None else recipe
     candidates = [recipe] if isinstance(recipe, FinetuneRecipe) else list(recipe)
-    images, test = images_of(train, "train"), images_of(test, "test")
-    num_classes = count_classes(num_classes, train=images, validation=validation, test=test)
-    if isinstance(images, Images):
-        if fraction != 1:
-            images = images.part(stratified_subset(images.labels, fraction, seed))
-        if several:
-            num_classes = images.labels.shape[1]
-        else:
-            num_classes = num_classes or int(images.labels.max()) + 1
-            check_classes(images.labels, test.labels if isinstance(test, Images) else [])
-    elif fraction != 1 or num_classes is None:
-        raise ValueError(
-            "A dataset must hold the fraction to train on already, and needs num_classes; "
-            f"found fraction={fraction}, num_classes={num_classes}."
-        )
+    images, test, num_classes = problem(train, test, validation, num_classes)
+    if fraction != 1:
+        if not isinstance(images, Split):
+            raise ValueError(
+                f"A dataset must hold the fraction to train on already, found fraction={fraction:g}: leave it out."
+            )
+        images = images.part(stratified_subset(images.labels, fraction, seed))
 
-    chosen, held_out = None, 0
-    fit, held, images = hold_out_of(images, validation, seed, several=len(candidates) > 1)
-    if len(candidates) > 1:
-        values = []
+    def train_on(network, images, recipe):
+        return _train(network, images, recipe, num_classes, several, seed, verbose)
+
+    def score(fit, held):
+        values, labels = [], ()
         for candidate in tqdm(candidates, desc="fine-tuning", unit="recipe", disable=not verbose):
-            run = _train(_copy(encoder), fit, candidate, num_classes, several, seed, verbose)
+            run = train_on(_copy(encoder), fit, candidate)
             scores, labels = features_and_labels(run.classifier, held, "validation", verbose)
             finite = run.finite and np.isfinite(scores).all()
             values.append(metrics.METRICS[metric](scores, labels) if finite else np.nan)
-        chosen, held_out = choose(values, **_settings(candidates)), len(labels)
-    best = candidates[chosen.index if chosen else 0]
-    run = _train(encoder if in_place else _copy(encoder), images, best, num_classes, several, seed, verbose)
+        return values, len(labels)
+
+    best, chosen, images, held_out = select(
+        candidates, images, validation, seed, score, _settings(candidates)
+    )
+    run = train_on(encoder if in_place else _copy(encoder), images, best)
     scores, labels = features_and_labels(run.classifier, test, "test", verbose)
     if not (run.finite and np.isfinite(scores).all()):
         raise ValueError(
@@ -246,27 +211,45 @@ def finetune(
         )
     warn_of_batch(best.batch_size, run.recipe.batch_size)
     value, interval = metrics.measure(metric, scores, labels, seed)
-    return FinetuneResult(
+    return Result(
+        protocol="finetune",
         value=value,
         interval=interval,
         num_test=len(labels),
         metric=metric,
         seed=seed,
-        num_train=len(images) if isinstance(images, Images) else None,
+        num_train=len(images) if isinstance(images, Split) else None,
         recipe=_given(candidates, run.recipe.batch_size, held_out, test),
-        fraction=fraction,
-        top5=None if several else metrics.top_k(scores, labels, 5),
-        batch_norm_momentum=run.momentum,
-        steps=run.steps,
-        batch_size=run.recipe.batch_size,
-        head_learning_rate=run.recipe.head_learning_rate,
-        encoder_learning_rate=run.recipe.encoder_learning_rate,
-        weight_decay=run.recipe.weight_decay,
-        weight_decay_times_learning_rate=_decay_as_given(best),
-        epochs=best.epochs,
-        validation_value=chosen.value if chosen else None,
-        at_edge=chosen.at_edge if chosen else (),
+        details={
+            "fraction": fraction,
+            "top5": None if several else metrics.top_k(scores, labels, 5),
+            "batch_norm_momentum": run.momentum,
+            "steps": run.steps,
+            "batch_size": run.recipe.batch_size,
+            "head_learning_rate": run.recipe.head_learning_rate,
+            "encoder_learning_rate": run.recipe.encoder_learning_rate,
+            "weight_decay": run.recipe.weight_decay,
+            "weight_decay_times_learning_rate": _decay_as_given(best),
+            "epochs": best.epochs,
+            "validation_value": chosen.value if chosen else None,
+            "at_edge": chosen.at_edge if chosen else (),
+        },
     )
+
+
+def finetune_arguments(defaults: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `finetune` from checked settings; see `sweep.planned`."""
+    return planned(defaults, lambda **plan: {"recipe": recipes(**plan)}, given)
+
+
+register(
+    "finetune",
+    training_settings(SEMI_SUPERVISED, "steps", "head_learning_rate", "crops", "num_classes")
+    | {"fraction": Setting(positive, "share of the labels (default: 1)")},
+    on_features=False,
+    network=True,
+    arguments=partial(finetune_arguments, SEMI_SUPERVISED),
+)(lambda encoder, splits, **arguments: finetune(encoder, **splits, **arguments))
 
 
 def _scaled(recipe, ran):

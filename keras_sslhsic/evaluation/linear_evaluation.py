@@ -1,8 +1,9 @@
 """Linear evaluation: a linear classifier on frozen features, its hyper-parameters chosen in one sweep."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -10,28 +11,22 @@ from tqdm import tqdm
 
 from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.evaluation import metrics
-from keras_sslhsic.evaluation.checks import check_classes, check_features, check_split
+from keras_sslhsic.evaluation.checks import check_features, check_split
 from keras_sslhsic.evaluation.features import Encoder, check_images, feature_step
-from keras_sslhsic.evaluation.images import Images
-from keras_sslhsic.evaluation.results import Result, wilson_interval
-from keras_sslhsic.evaluation.streams import (
-    ENCODING_BATCH,
-    Labelled,
-    count_classes,
-    describe,
-    features_and_labels,
-    hold_out_of,
-    images_of,
-    stream,
-)
+from keras_sslhsic.evaluation.images import ENCODING_BATCH, Labelled, Split, describe
+from keras_sslhsic.evaluation.protocol import register
+from keras_sslhsic.evaluation.results import Result
+from keras_sslhsic.evaluation.streams import features_and_labels, problem, select, stream
 from keras_sslhsic.evaluation.sweep import (
     Candidate,
     Recipe,
     WideClassifier,
     choose,
     grid,
+    planned,
     scale_rates,
     schedule,
+    training_settings,
     tried,
     warn_of_batch,
 )
@@ -55,38 +50,40 @@ def released(batch_size: int) -> tuple[Candidate]:
     return (Candidate(0.5 * batch_size / 256),)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinearResult(Result):
-    """Result of a linear evaluation. Accuracies are shares in [0, 1].
-
-    Attributes:
-        top5: top-5 accuracy on the test split.
-        learning_rate: that of the chosen candidate, for the batch that was run.
-        weight_decay: that of the chosen candidate.
-        validation_top1: accuracy of the chosen candidate on the held-out training images; None if nothing was
-            chosen.
-        at_edge: the settings that the chosen candidate has at an edge of the sweep (see `sweep.Choice`).
-        epochs: length of each training.
-        batch_size: images a step, as it was run.
-    """
-
-    protocol: ClassVar[str] = "linear"
-
-    top5: float
-    learning_rate: float
-    weight_decay: float
-    validation_top1: float | None
-    at_edge: tuple[str, ...] = ()
-    epochs: int
-    batch_size: int
+def _plan_of(recipe: Recipe, candidates: Sequence[Candidate]) -> dict[str, Any]:
+    """The settings of a command that make this recipe and these candidates."""
+    found = settings(candidates)
+    return {
+        "epochs": (recipe.epochs,),
+        "batch_size": recipe.batch_size,
+        "learning_rates": tuple(dict.fromkeys(found["learning_rate"])),
+        "weight_decays": tuple(dict.fromkeys(found["weight_decay"])),
+    }
 
 
-class LinearFeaturesResult(LinearResult):
-    """Result of `linear_features`."""
+def _made(epochs, batch_size, learning_rates, weight_decays, **crops):
+    """The arguments of `linear` that a plan makes."""
+    if len(epochs) != 1:
+        raise ValueError(f"A linear evaluation has one number of epochs, found {', '.join(map(str, epochs))}.")
+    recipe = replace(PAPER_RECIPE, epochs=epochs[0], batch_size=batch_size)
+    return {"candidates": grid(learning_rates, weight_decays), "recipe": recipe, **crops}
 
-    protocol: ClassVar[str] = "linear_features"
+
+def _made_of_features(**plan):
+    made = _made(**plan)
+    recipe = made.pop("recipe")
+    return {**made, "epochs": recipe.epochs, "batch_size": recipe.batch_size}
 
 
+_PAPER_PLAN = _plan_of(PAPER_RECIPE, default_candidates(PAPER_RECIPE.batch_size))
+_FAST_PLAN = _plan_of(FAST_RECIPE, FAST_CANDIDATES)
+
+
+@register(
+    "linear_features",
+    training_settings(_FAST_PLAN),
+    arguments=partial(planned, _FAST_PLAN, _made_of_features),
+)
 def linear_features(
     train_features: np.ndarray,
     train_labels: np.ndarray,
@@ -98,7 +95,7 @@ def linear_features(
     batch_size: int = FAST_RECIPE.batch_size,
     validation: float = 0.1,
     seed: int = 0,
-) -> LinearFeaturesResult:
+) -> Result:
     """The fast linear evaluation, on features that were extracted once.
 
     Features are standardised with the mean and standard deviation of the training features (a dimension that
@@ -119,7 +116,7 @@ def linear_features(
         seed: of the split and of the order.
 
     Returns:
-        LinearFeaturesResult.
+        Result as of `linear`.
 
     Raises:
         ValueError: if features or labels are unusable (see `checks`), or a class has too few images to hold
@@ -138,20 +135,18 @@ def linear_features(
     recipe = Recipe(epochs, batch_size)
     candidates = candidates or scale_rates(FAST_CANDIDATES, FAST_RECIPE.batch_size, batch_size)
 
-    chosen, held_out = None, np.empty(0, int)
+    best, chosen, held_out = candidates[0], None, np.empty(0, int)
     if len(candidates) > 1:
         fit, held_out = stratified_split(train_labels, validation, seed)
         sweep = _fit(train_features[fit], train_labels[fit], candidates, num_classes, recipe, seed)
         values = sweep.accuracies(train_features[held_out], train_labels[held_out])
         chosen = choose(values, **settings(candidates))
-    best = candidates[chosen.index if chosen else 0]
+        best = candidates[chosen.index]
     classifier = _fit(train_features, train_labels, [best], num_classes, recipe, seed)
     ran = min(batch_size, len(train_labels))
-    return LinearFeaturesResult(
-        **_outcome(classifier, test_features, test_labels, candidates, chosen, recipe, ran, seed),
-        num_train=len(train_labels),
-        recipe={**_given(recipe, ran, candidates, len(held_out)), "standardised": True},
-    )
+    given = {**_given(recipe, ran, candidates, len(held_out)), "standardised": True}
+    result = _result(classifier, test_features, test_labels, best, chosen, recipe, ran, given, seed)
+    return replace(result, protocol="linear_features", num_train=len(train_labels))
 
 
 def linear(
@@ -166,7 +161,7 @@ def linear(
     num_classes: int | None = None,
     seed: int = 0,
     verbose: bool = False,
-) -> LinearResult:
+) -> Result:
     """The paper's linear evaluation: a linear layer on the frozen encoder's features of augmented images.
 
     Each step crops and mirrors a batch at random, runs the encoder once, in inference mode, and updates all
@@ -180,7 +175,7 @@ def linear(
     Args:
         encoder: keras.Model, or function, from images [B, H, W, C] in [0, 255] to features. Its tensors stay
             as they are, bit for bit.
-        train: (images uint8 [N, H, W, C], labels int [N]); or `Images`; or a finite dataset of batches (images,
+        train: (images uint8 [N, H, W, C], labels int [N]); or a `Split`; or a finite dataset of batches (images,
             labels) or {"image", "label"}, all of one size, in a new order whenever it is iterated.
         test: the same, at the encoder's size (see `crops` for the two test crops).
         validation: number of training images to hold out, the same share of each class; None: the paper's 10,000, but
@@ -195,37 +190,41 @@ def linear(
         verbose: whether to show progress bars.
 
     Returns:
-        LinearResult.
+        Result with `top5`; `learning_rate`, for the batch that was run, and `weight_decay` of the chosen candidate, and its
+        `validation_top1` on held-out images (None if nothing was chosen); `at_edge`, the settings that it has at an edge of
+        the sweep (see `sweep.Choice`); `epochs` and `batch_size`, as they were run.
 
     Raises:
-        ValueError: if images or labels are unusable, or a dataset comes without `num_classes` or
-            `validation`, datasets name other classes, or the training diverges.
+        ValueError: if images or labels are unusable, a dataset comes without `num_classes` or `validation`, splits name
+            other classes, or the training diverges.
     """
-    images, test = images_of(train, "train"), images_of(test, "test")
-    num_classes = count_classes(num_classes, train=images, validation=validation, test=test)
+    images, test, num_classes = problem(train, test, validation, num_classes)
     candidates = candidates or default_candidates(recipe.batch_size)
-    if isinstance(images, Images):
-        num_classes = num_classes or int(images.labels.max()) + 1
-        check_classes(images.labels, test.labels if isinstance(test, Images) else [])
-    elif num_classes is None or (not isinstance(validation, tf.data.Dataset) and len(candidates) > 1):
-        raise ValueError("A dataset of training batches needs num_classes, and a validation set of its own.")
-
-    chosen, held_out = None, 0
-    fit, held, images = hold_out_of(images, validation, seed, several=len(candidates) > 1)
-    if len(candidates) > 1:
-        sweep, _, _ = _train(encoder, fit, candidates, num_classes, recipe, crop_area, seed, verbose)
-        features, labels = features_and_labels(encoder, held, "validation", verbose)
-        chosen, held_out = choose(sweep.accuracies(features, labels), **settings(candidates)), len(labels)
-    best = candidates[chosen.index if chosen else 0]
-    training = _train(encoder, images, [best], num_classes, recipe, crop_area, seed, verbose)
-    classifier, ran, steps = training
-    features, labels = features_and_labels(encoder, test, "test", verbose)
-    given = {**_given(recipe, ran, candidates, held_out), "steps": steps, "crop_area": crop_area}
-    return LinearResult(
-        **_outcome(classifier, check_features(features), labels, candidates, chosen, recipe, ran, seed),
-        num_train=len(images) if isinstance(images, Images) else None,
-        recipe={**given, **describe(test)},
+    train_on = partial(
+        _train, encoder, num_classes=num_classes, recipe=recipe, crop_area=crop_area, seed=seed, verbose=verbose
     )
+
+    def score(fit, held):
+        sweep, _, _ = train_on(fit, candidates)
+        features, labels = features_and_labels(encoder, held, "validation", verbose)
+        return sweep.accuracies(features, labels), len(labels)
+
+    best, chosen, images, held_out = select(
+        candidates, images, validation, seed, score, settings(candidates)
+    )
+    classifier, ran, steps = train_on(images, [best])
+    features, labels = features_and_labels(encoder, test, "test", verbose)
+    given = {**_given(recipe, ran, candidates, held_out), "steps": steps, "crop_area": crop_area, **describe(test)}
+    result = _result(classifier, check_features(features), labels, best, chosen, recipe, ran, given, seed)
+    return replace(result, protocol="linear", num_train=len(images) if isinstance(images, Split) else None)
+
+
+register(
+    "linear",
+    training_settings(_PAPER_PLAN, "crops", "num_classes"),
+    on_features=False,
+    arguments=partial(planned, _PAPER_PLAN, _made),
+)(lambda encoder, splits, **arguments: linear(encoder, **splits, **arguments))
 
 
 def settings(candidates: Sequence[Candidate]) -> dict[str, list[float]]:
@@ -242,29 +241,32 @@ def _given(recipe, ran, candidates, held_out):
     return {**asdict(recipe), "batch_size": ran, **tried(**settings(candidates)), "held_out": held_out}
 
 
-def _outcome(classifier, features, labels, candidates, chosen, recipe, ran, seed):
-    """The fields of a result, from the classifier of the chosen candidate alone, on the test split."""
+def _result(classifier, features, labels, best, chosen, recipe, ran, given, seed):
+    """The result of the classifier of the chosen candidate alone, on the test split."""
     warn_of_batch(recipe.batch_size, ran)
     scores = classifier.logits(tf.constant(features))[:, 0].numpy()
-    (best,) = scale_rates([candidates[chosen.index if chosen else 0]], recipe.batch_size, ran)
+    (best,) = scale_rates([best], recipe.batch_size, ran)
     if not np.isfinite(scores).all():
         raise ValueError(
             f"The classifier diverged: lower the learning rate ({best.learning_rate:g}) or the weight decay "
             f"({best.weight_decay:g})."
         )
     top1 = metrics.top_k(scores, labels)
-    return {
-        "value": top1,
-        "interval": wilson_interval(top1, len(labels)),
-        "num_test": len(labels),
-        "seed": seed,
-        "top5": metrics.top_k(scores, labels, 5),
-        **asdict(best),
-        "validation_top1": chosen.value if chosen else None,
-        "at_edge": chosen.at_edge if chosen else (),
-        "epochs": recipe.epochs,
-        "batch_size": ran,
-    }
+    return Result(
+        value=top1,
+        interval=metrics.wilson_interval(top1, len(labels)),
+        num_test=len(labels),
+        seed=seed,
+        recipe=given,
+        details={
+            "top5": metrics.top_k(scores, labels, 5),
+            **asdict(best),
+            "validation_top1": chosen.value if chosen else None,
+            "at_edge": chosen.at_edge if chosen else (),
+            "epochs": recipe.epochs,
+            "batch_size": ran,
+        },
+    )
 
 
 def standardise(train: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
@@ -282,7 +284,7 @@ def _fit(features, labels, candidates, num_classes, recipe, seed):
     return classifier
 
 
-def _train(encoder, train, candidates, num_classes, recipe, crop_area, seed, verbose):
+def _train(encoder, train, candidates, *, num_classes, recipe, crop_area, seed, verbose):
     """The classifier of all candidates, the batch that was run, and the number of steps."""
     batches, batch_size, steps_per_epoch = stream(train, recipe.batch_size, seed, crop_area)
     check_images(encoder, tuple(batches.element_spec[0].shape))
