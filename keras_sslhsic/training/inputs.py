@@ -1,11 +1,12 @@
-"""What `SSLHSIC.fit` accepts as a batch, and the checks that come before training."""
+"""What `fit` of a trainer accepts as a batch, and the checks that come before training."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic.data import from_arrays
+from keras_sslhsic.encoders.base import check_images
 from keras_sslhsic.views import ViewPolicy
 
 _REPEAT = "repeat the channel of the images, np.repeat(images, 3, axis=-1)"
@@ -37,6 +38,40 @@ def unpack(data: Any) -> tuple[Any, Any]:
             f"A batch must hold 'image', or crops 'view1', 'view2', ...; it holds {sorted(data)}. Rename the key of the images."
         )
     return crops, data.get("label")
+
+
+class TrainingData(NamedTuple):
+    """What `fit` trains on.
+
+    Attributes:
+        dataset: of batches, from the asked epoch on.
+        steps_per_epoch: None where it is not known, or the dataset ends by itself.
+        num_images: None where it is not known.
+        element_spec: of a batch; None where it is not known.
+        exact: whether the batches are those of that epoch; else they are those of the dataset's own beginning.
+    """
+
+    dataset: Any
+    steps_per_epoch: int | None
+    num_images: int | None
+    element_spec: Any
+    exact: bool
+
+
+def training_data(
+    x: Any, y: Any, batch_size: int, seed: int, epoch: int, strategy: tf.distribute.Strategy
+) -> TrainingData:
+    """What `fit(x, y)` trains on from `epoch` on."""
+    dataset = as_dataset(x, y, batch_size, seed, epoch)
+    spec = getattr(dataset, "element_spec", None)
+    known = [getattr(dataset, name, None) for name in ("steps_per_epoch", "num_examples")]
+    return TrainingData(share(finite(dataset)), *known, spec, exact=dataset is not x)
+
+
+def unit_range(images: Any) -> tf.Tensor:
+    """Images that are not crops, uint8 or float in [0, 255], as the views take them: uint8, or float in [0, 1]."""
+    images = tf.convert_to_tensor(images)
+    return images if images.dtype == tf.uint8 else tf.cast(images, tf.float32) / 255.0
 
 
 def as_dataset(x: Any, y: Any, batch_size: int, seed: int, epoch: int) -> Any:
@@ -156,7 +191,7 @@ def check_given(
             _check_shape(images.shape.as_list(), wanted)
             if images.dtype != tf.uint8:
                 for batch in x.take(1):
-                    _check_range(unpack(batch)[0])
+                    check_images(unpack(batch)[0], wanted)
     elif isinstance(x, (np.ndarray, tf.Tensor, dict)) and not (crops and isinstance(unpack(x)[0], tuple)):
         check_call(x, wanted, least)
 
@@ -165,7 +200,7 @@ def check_call(images: Any, wanted: tuple[int | None, int | None, int], least: i
     """Raises a ValueError for images that a trained model would fail on, or would give wrong features of.
 
     Args:
-        images: array or eager tensor, uint8 or float in [0, 1]; or a dict with one.
+        images: array or eager tensor, uint8 or float in [0, 255]; or a dict with one.
         wanted: (height, width, channels) that the encoder reads; None in a place is free.
         least: images that are needed.
     """
@@ -178,7 +213,7 @@ def check_call(images: Any, wanted: tuple[int | None, int | None, int], least: i
     _check_shape(np.shape(images), wanted)
     if len(images) < least:
         raise ValueError(f"Expected at least {least} image{'s' * (least > 1)}, found {len(images)}.")
-    _check_range(images)
+    check_images(images, wanted)
 
 
 def _check_shape(given, wanted):
@@ -198,10 +233,10 @@ def _check_range(images):
         return
     low, high = float(np.min(images)), float(np.max(images))
     if not np.isfinite([low, high]).all():
-        raise ValueError("The images hold NaN or Inf.")
+        raise ValueError("The crops hold NaN or Inf.")
     if not (low >= -0.5 and high <= 1.5):  # resampling overshoots, by less than this
         raise ValueError(
-            f"Images that are not uint8 must lie in [0, 1], found values from {low:g} to {high:g}: give them as uint8 in "
+            f"Crops that are not uint8 must lie in [0, 1], found values from {low:g} to {high:g}: give them as uint8 in "
             "[0, 255], or divide by 255."
         )
 
