@@ -1,107 +1,170 @@
-"""Evaluating the encoder of a run, or any other, from the command line and at the end of a run."""
+"""What the encoder of a run has learnt: beside the one it started from, and raw pixels."""
 
-import contextlib
+import dataclasses
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
+from ml_collections import ConfigDict
+from tabulate import tabulate
 
-from keras_sslhsic import evaluation
 from keras_sslhsic.data.sources import bundled_splits
-from keras_sslhsic.encoders import with_preprocessing
+from keras_sslhsic.evaluation import PROTOCOLS, results
+from keras_sslhsic.evaluation.compare import QUICK, compare, raw_pixels
+from keras_sslhsic.evaluation.features import Encoder
+from keras_sslhsic.evaluation.images import Labelled
+from keras_sslhsic.evaluation.probes import Evaluate
+from keras_sslhsic.evaluation.settings import checked
 from keras_sslhsic.files import display
-from keras_sslhsic.methods import SSLHSIC
-from keras_sslhsic.runs.build import initial_encoder
-from keras_sslhsic.runs.folder import ENCODER, RESULTS, described_by, load_config
+from keras_sslhsic.runs import build, folder
 from keras_sslhsic.zoo import model_files
 
 
-def serving_encoder(model: SSLHSIC, encoder: keras.Model) -> keras.Model:
-    """An encoder with the normalisation of the model's views in front: images in [0, 255] to features."""
-    return with_preprocessing(encoder, model.policy.mean, model.policy.std)
+@dataclasses.dataclass
+class Group:
+    """Evaluations of a config that see the same images.
+
+    Attributes:
+        data: name of the images.
+        splits: the images.
+        evals: label -> settings, as `compare` takes them.
+        every: label -> number of epochs from one measurement to the next, for evaluations that watch the training too.
+    """
+
+    data: str
+    splits: Mapping[str, Labelled]
+    evals: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    every: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
-def compare(
-    encoder: keras.Model,
-    untrained: keras.Model,
-    train: Any,
-    test: Any,
-    data: str = "",
-    workdir: Path | None = None,
-) -> list[dict[str, Any]]:
-    """kNN (k = 20) and linear accuracy of the pretrained encoder, beside raw pixels and the untrained encoder.
+def groups_of(config: ConfigDict, channels: int) -> list[Group]:
+    """The evaluations that a config names, with their images.
+
+    `config.evals` is {label: {"protocol": a key of PROTOCOLS, "data": name of the images, "every": epochs, **settings}}, where
+    the protocol may be the label itself, and the images those of the run, if they are the bundled ones. Without it, such
+    a run is measured by `compare.QUICK`.
 
     Args:
-        encoder: keras.Model from images in [0, 255] to features.
-        untrained: the same before training.
-        train: (images uint8 [N, H, W, C], labels int [N]) to fit on.
-        test: the same, to measure on.
-        data: name of the images, for the records.
-        workdir: the run folder, to whose results.jsonl the records are added; None keeps none.
-
-    Returns:
-        One {"features", "knn", "linear"} for each, accuracies in [0, 1].
-    """
-    name = "pretrained" if workdir is None else str(workdir)
-    file = None if workdir is None else workdir / RESULTS
-    known: list[dict[str, Any]] = []
-    if file is not None and file.exists():
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # no whole record: a run was killed while it wrote the first
-            known = evaluation.results.read(file)
-    rows: dict[str, dict[str, Any]] = {}
-    for record in evaluation.compare(encoder, untrained, train, test, data=data, name=name):
-        # A run that was killed after this, and went on, has them already.
-        if file is not None and not any(evaluation.results.same(record, other) for other in known):
-            evaluation.results.append(file, record)
-        features = "pretrained" if record["encoder"] == name else record["encoder"]
-        protocol = record["protocol"].removesuffix("_features")
-        rows.setdefault(features, {"features": features})[protocol] = record["value"]
-    return list(rows.values())
-
-
-def untrained_encoder(workdir: str | os.PathLike) -> keras.Model:
-    """The encoder that a run started from, normalisation inside."""
-    config = load_config(workdir)
-    with described_by(workdir):
-        return initial_encoder(config)
-
-
-def evaluate_run(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """The table of a finished run, computed again; see `compare`.
+        config: of a run.
+        channels: of the encoder's images.
 
     Raises:
-        ValueError: if the folder holds no finished run, or its data have no labelled arrays.
+        ValueError: for an unknown protocol, settings that cannot be, or evaluations without images.
+        FileNotFoundError: if there are no such images.
+    """
+    bundled = config.data.source == "bundled"
+    default = QUICK if bundled else {}
+    groups: dict[str, Group] = {}
+    for label, given in (config.get("evals") or default).items():
+        settings = dict(given)
+        every, data = settings.pop("every", None), settings.pop("data", None)
+        protocol = PROTOCOLS[settings.get("protocol", label)]
+        where = {name: settings.pop(name) for name in protocol.needs.settings if name in settings}
+        where = checked(protocol.name, protocol.needs.settings, where)
+        protocol.arguments_of({name: value for name, value in settings.items() if name != "protocol"})
+        key = json.dumps([data, data and [protocol.needs.name, where]], default=str)
+        if key not in groups and data is not None:
+            groups[key] = Group(data, protocol.needs.load(data, channels=channels, **where))
+        elif key not in groups:
+            if not bundled:
+                raise ValueError(
+                    f"The evaluation {display(label)!r} names no images, and those of the run are not the bundled ones: name "
+                    'them as its "data".'
+                )
+            holdout = config.data.get("holdout", 0.0)
+            name = f"bundled, {holdout:g} of train held out" if holdout else "bundled"
+            groups[key] = Group(name, dict(zip(("train", "test"), bundled_splits(holdout), strict=True)))
+        groups[key].evals[label] = settings
+        if every is not None:
+            groups[key].every[label] = every
+    return list(groups.values())
+
+
+def callbacks(groups: Iterable[Group]) -> list[keras.callbacks.Callback]:
+    """Those that run the evaluations of a config every n epochs, where it says so, and log them by their labels."""
+    return [
+        Evaluate(
+            group.evals[label].get("protocol", label),
+            group.splits,
+            every=every,
+            name=label,
+            **{name: value for name, value in group.evals[label].items() if name != "protocol"},
+        )
+        for group in groups
+        for label, every in group.every.items()
+    ]
+
+
+def evaluate_run(
+    workdir: str | os.PathLike, groups: Iterable[Group] | None = None, verbose: bool = False
+) -> list[dict[str, Any]]:
+    """Runs the evaluations of a finished run, and adds their results to its results.jsonl.
+
+    Args:
+        workdir: the run folder.
+        groups: the evaluations; None: those of its config.
+        verbose: whether to show progress bars.
+
+    Returns:
+        A row an encoder, {"features": "pretrained", label: value, ...}, values in [0, 1], "-" where an evaluation needs a
+        network; none without evaluations.
+
+    Raises:
+        ValueError: if the folder holds no finished run; as `groups_of`.
     """
     workdir = Path(workdir)
-    config = load_config(workdir)
-    if config.data.source != "bundled":
-        raise ValueError(
-            f"The data of {display(workdir)} are not labelled arrays: name a protocol and --data."
-        )
-    if not (workdir / ENCODER).exists():
-        raise ValueError(
-            f"The run in {display(workdir)} is not finished: it has no {ENCODER}. Go on with it by --resume."
-        )
-    encoder = model_files.load(workdir / ENCODER)
-    return compare(encoder, untrained_encoder(workdir), *bundled_splits(config.data.get("holdout", 0.0)))
+    encoders = encoders_of(workdir)
+    if groups is None:
+        with folder.described_by(workdir):
+            groups = groups_of(folder.load_config(workdir), encoders[str(workdir)].input_shape[-1])
+    file = workdir / folder.RESULTS
+    try:
+        known = results.read(file)
+    except FileNotFoundError:  # or no whole line: a run was killed while it wrote the first
+        known = []
+    found: dict[str, dict[str, Any]] = {}
+    labels: dict[str, str] = {}
+    for group in groups:
+        for result in compare(encoders, group.evals, group.splits, data=group.data, verbose=verbose):
+            # A run that was killed after this, and went on, has them already.
+            if not any(results.same(result, other) for other in known):
+                results.append(file, result)
+            name = "pretrained" if result.encoder == str(workdir) else result.encoder
+            found.setdefault(name, {})[result.label] = result.value
+            labels[result.label] = "-"
+    return [{"features": name, **labels, **values} for name, values in found.items()]
 
 
-def format_table(rows: Sequence[dict[str, Any]]) -> str:
-    """The table of `compare` as text, accuracies in per cent."""
-    names = list(rows[0])
-    cells = [[display(name) for name in names]] + [
-        [f"{100 * row[name]:.1f}" if isinstance(row[name], float) else display(row[name]) for name in names]
+def encoders_of(workdir: str | os.PathLike) -> dict[str, Encoder]:
+    """What a finished run is measured by: its encoder, by the run's name, the "untrained" one, and "raw pixels".
+
+    Raises:
+        ValueError: if the folder holds no finished run.
+    """
+    workdir = Path(workdir)
+    config = folder.load_config(workdir)
+    if not (workdir / folder.ENCODER).exists():
+        raise ValueError(
+            f"The run in {display(workdir)} is not finished: it has no {folder.ENCODER}. Go on with it by --resume."
+        )
+    encoder = model_files.load(workdir / folder.ENCODER)
+    if (workdir / folder.INITIAL).exists():
+        initial = model_files.load(workdir / folder.INITIAL)
+    else:  # a run of version 0.1.0, whose config says what it started from
+        with folder.described_by(workdir):
+            initial = build.initial_encoder(config)
+    return {str(workdir): encoder, "untrained": initial, "raw pixels": raw_pixels}
+
+
+def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows of `evaluate_run` as text, values in per cent."""
+    cells = [
+        [f"{100 * value:.1f}" if isinstance(value, float) else display(value) for value in row.values()]
         for row in rows
     ]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(names))]
-    lines = [
-        "  ".join(
-            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in cells
-    ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+    head = list(map(display, rows[0]))
+    alignment = ["left"] + ["right"] * (len(head) - 1)
+    return tabulate(cells, head, "simple", disable_numparse=True, colalign=alignment)
