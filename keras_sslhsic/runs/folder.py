@@ -131,11 +131,7 @@ def read_summary(workdir: str | os.PathLike) -> dict[str, Any]:
 
 
 def _is_row(row: Any) -> bool:
-    return (
-        isinstance(row, dict)
-        and bool(row)
-        and all(isinstance(v, (str, float, type(None))) for v in row.values())
-    )
+    return isinstance(row, dict) and bool(row) and all(isinstance(v, (str, float)) for v in row.values())
 
 
 def read_history(file: Path) -> dict[str, list[float]]:
