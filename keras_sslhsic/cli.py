@@ -15,10 +15,6 @@ from keras_sslhsic.version import __version__
 
 # Each command imports what it needs, so that one can be read by itself.
 
-PROTOCOLS = (
-    "knn", "linear", "linear_features", "logistic", "finetune", "transfer", "transfer_finetune", "all"
-)  # fmt: skip
-
 TRACEBACK = "KERAS_SSLHSIC_TRACEBACK"
 
 # What bad input raises, beside TensorFlow's errors.
@@ -29,8 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status: 0, 2 for input that cannot be used, 130 for Ctrl-C."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
-    options.overrides = [_override(parser, argument, options) for argument in rest]
     try:
+        if options.command == "evaluate" and options.config:
+            # It may register a protocol, whose settings are flags then.
+            from keras_sslhsic.runs import config
+
+            config.load(options.config)
+            parser = _parser()
+            options, rest = parser.parse_known_args(arguments)
+        options.overrides = [_override(parser, argument, options) for argument in rest]
         _check(options)
         options.run(options)
     except KeyboardInterrupt:
@@ -112,82 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     pretrain.add_argument("--resume", action="store_true", help="go on with the run that the folder holds")
 
     evaluate = _command(commands, "evaluate", _evaluate, "measure what an encoder has learnt")
-    evaluate.add_argument(
-        "protocol", nargs="?", choices=PROTOCOLS,
-        help="one protocol; `all`: every protocol on the bundled images; none, with --run: kNN and linear on the run's data",
-    )  # fmt: skip
-    evaluate.add_argument(
-        "--run", dest="run_folder", help="a run folder: its encoder, compared with the one it started from"
-    )
-    evaluate.add_argument(
-        "--encoder", help="a name of the zoo, a .keras file, or a folder of save_pretrained"
-    )
-    evaluate.add_argument(
-        "--data",
-        help="`bundled`; a folder with the sub-folders train and test (linear, finetune: perhaps validation), a folder a "
-        "class in each; or a data set of TensorFlow Datasets (transfer, transfer_finetune: one of the twelve sets); "
-        "default: bundled, where the run did not use other images",
-    )  # fmt: skip
-    evaluate.add_argument(
-        "--config",
-        help="a Python file with get_config() that holds settings of the protocol; those given here come first",
-    )
-    evaluate.add_argument("--data-dir", help="where TensorFlow Datasets keeps its files")
-    evaluate.add_argument("--train-split", default="train", help="of a TensorFlow data set (default: train)")
-    evaluate.add_argument("--test-split", default="test", help="of a TensorFlow data set (default: test)")
-    evaluate.add_argument(
-        "--validation-split",
-        help="of a TensorFlow data set, such as train[90%%:] (linear, finetune; default: some training images are held out)",
-    )
-    evaluate.add_argument(
-        "--image-size", type=int, default=224, help="side of the crops of folders and TFDS (default: 224)"
-    )
-    evaluate.add_argument(
-        "--short-side",
-        type=int,
-        help="what test images are resized to before the central crop (default: 256/224 of the image size for linear and "
-        "finetune, else the image size; transfer, transfer_finetune: as the paper)",
-    )
-    evaluate.add_argument(
-        "--max-broken",
-        type=float,
-        default=0.01,
-        help="share of broken files that a folder may have (default: 0.01)",
-    )
-    evaluate.add_argument(
-        "--batch-size", type=int,
-        help="images a step (default: linear 4096, finetune 1024, transfer_finetune and linear_features 256); knn, logistic, "
-        "transfer: images that the encoder sees at once (default: 256)",
-    )  # fmt: skip
-    evaluate.add_argument(
-        "--epochs", type=integers,
-        help="passes over the training images (default: linear 90, linear_features 30); finetune, transfer_finetune: "
-        "one or several to choose from, as 30,50, which is finetune's default",
-    )  # fmt: skip
-    evaluate.add_argument(
-        "--steps", type=int, help="updates instead of epochs (finetune; transfer_finetune, default: 20000)"
-    )
-    evaluate.add_argument(
-        "--learning-rates",
-        type=numbers,
-        help="to choose from on held-out images, for the batch size, as 0.1,0.2; one alone is taken as it is (the default ones "
-        "follow the batch size)",
-    )
-    evaluate.add_argument(
-        "--weight-decays",
-        type=numbers,
-        help="to choose from, as 0,1e-6 (finetune, transfer_finetune: each is divided by the learning rate)",
-    )
-    evaluate.add_argument("--k", type=int, help="neighbours (knn)")
-    evaluate.add_argument("--temperature", type=float, help="of the neighbours' votes (knn)")
-    evaluate.add_argument("--fraction", type=float, help="share of the labels (finetune)")
-    evaluate.add_argument(
-        "--num-classes", type=int, help="classes of a TFDS set that does not name them (linear, finetune)"
-    )
-    evaluate.add_argument("--seed", type=int, help="of whatever the protocol draws (default: 0)")
-    evaluate.add_argument(
-        "--out", help="file of JSON lines to add the result to (default: results.jsonl of the run, or here)"
-    )
+    _evaluate_arguments(evaluate)
 
     report = _command(
         commands, "report", _report, "gather the results below a folder in one table and one chart"
@@ -240,12 +168,59 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def integers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(",")))
+def _evaluate_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `evaluate` takes: of its own, and a flag for every setting of every protocol and of the images it needs."""
+    from keras_sslhsic.evaluation import PROTOCOLS
+
+    parser.add_argument(
+        "protocol",
+        nargs="?",
+        metavar="PROTOCOL",
+        help=f"one of {', '.join(PROTOCOLS)}; `all`: every protocol on the bundled images; none, with --run: the evaluations of "
+        "the run's config",
+    )
+    parser.add_argument(
+        "--run", dest="run_folder", help="a run folder: its encoder, compared with the one it started from"
+    )
+    parser.add_argument("--encoder", help="a name of the zoo, a .keras file, or a folder of save_pretrained")
+    parser.add_argument(
+        "--data",
+        help="`bundled`; a folder with the sub-folders train and test (where networks are trained, perhaps validation), a "
+        "folder a class in each; or a data set of TensorFlow Datasets (transfer: one of the twelve sets); default: bundled, "
+        "where the run did not use other images",
+    )
+    parser.add_argument(
+        "--config",
+        help="a Python file with get_config() that holds settings of the protocol, and may register protocols; settings given "
+        "here come first",
+    )
+    parser.add_argument(
+        "--out", help="file of JSON lines to add the result to (default: results.jsonl of the run, or here)"
+    )
+    flags = parser.add_argument_group("settings of protocols, and of their images")
+    for name, uses in _settings().items():
+        helps: dict[str, list[str]] = {}
+        for protocol, setting in uses.items():
+            helps.setdefault(setting.help, []).append(protocol)
+        texts = (
+            text if len(uses) == len(PROTOCOLS) else f"{', '.join(protocols)}: {text}"
+            for text, protocols in helps.items()
+        )
+        parse = next(iter(uses.values())).parse
+        flags.add_argument(
+            f"--{name.replace('_', '-')}", type=parse, help="; ".join(texts).replace("%", "%%")
+        )
 
 
-def numbers(text: str) -> tuple[float, ...]:
-    return tuple(map(float, text.split(",")))
+def _settings() -> dict[str, dict[str, Any]]:
+    """Setting -> protocol -> the `Setting`, of every protocol and of the images it needs."""
+    from keras_sslhsic.evaluation import PROTOCOLS
+
+    found: dict[str, dict[str, Any]] = {}
+    for protocol in PROTOCOLS.values():
+        for name, setting in {**protocol.settings, **protocol.needs.settings}.items():
+            found.setdefault(name, {})[protocol.name] = setting
+    return found
 
 
 def _command(
@@ -297,92 +272,67 @@ def _pretrain(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from keras_sslhsic import evaluation
-    from keras_sslhsic.evaluation import protocols, results
-    from keras_sslhsic.evaluation.report import table
-    from keras_sslhsic.runs.evaluate import evaluate_run, format_table, untrained_encoder
+    from keras_sslhsic.evaluation import PROTOCOLS, results
+    from keras_sslhsic.evaluation.compare import BUNDLED, compare, raw_pixels
+    from keras_sslhsic.evaluation.loading import FOR_FEATURES
+    from keras_sslhsic.evaluation.reporting import table
+    from keras_sslhsic.evaluation.settings import checked, flags, layered
+    from keras_sslhsic.runs import config, evaluate
 
     if (options.run_folder is None) == (options.encoder is None):
         raise ValueError("Give either --run with a run folder, or --encoder with an encoder.")
-    if options.protocol in (None, "all"):
-        defaults = vars(_parser().parse_args(["evaluate"]))
-        own = ["overrides", "protocol", "run_folder", "encoder"] + ["seed", "out"] * (
-            options.protocol == "all"
-        )
-        extra = [key for key, value in vars(options).items() if key not in own and value != defaults[key]]
-        if options.protocol == "all" and options.data == "bundled":
-            extra.remove("data")
-        if extra:
-            goes = "goes" if len(extra) == 1 else "go"
-            raise ValueError(
-                f"{protocols.flags(extra)} {goes} with one protocol: name one of {', '.join(PROTOCOLS[:-1])}."
-            )
     name = options.run_folder or options.encoder
     out = options.out or Path(options.run_folder or ".") / "results.jsonl"
+    given = {key: value for key in _settings() if (value := getattr(options, key)) is not None}
+    if options.protocol in (None, "all"):
+        if options.protocol is None and options.run_folder is None:
+            raise ValueError(f"Give a protocol with --encoder: one of {', '.join(PROTOCOLS)}, all.")
+        extra = {*given} | {key for key in ("data", "out") if getattr(options, key)}
+        if options.protocol == "all":
+            extra -= {"seed", "out"} | ({"data"} if options.data == "bundled" else set())
+        if extra:
+            goes = "goes" if len(extra) == 1 else "go"
+            raise ValueError(f"{flags(extra)} {goes} with one protocol: name one of {', '.join(PROTOCOLS)}.")
     if options.protocol is None:
-        if options.run_folder is None:
-            raise ValueError(f"Give a protocol with --encoder: one of {', '.join(PROTOCOLS)}.")
-        print(format_table(evaluate_run(options.run_folder)))
+        print(evaluate.format_table(evaluate.evaluate_run(options.run_folder, verbose=True)))
         return
-    if options.validation_split and options.protocol not in evaluation.splits.TRAINING:
-        raise ValueError(f"{options.protocol} has no --validation-split; it goes with linear and finetune.")
-    options.data = options.data or _own_data(options)
-    arguments = {} if options.protocol == "all" else _arguments(options)
-    encoder = _load(name)
     if options.protocol == "all":
-        untrained = untrained_encoder(options.run_folder) if options.run_folder else None
-        records = []
-        for record in evaluation.benchmark_bundled(
-            encoder, untrained, name=name, seed=options.seed or 0, verbose=True
-        ):
-            results.append(out, record)
-            records.append(record)
-        print(table(records))
-        return
-    result: evaluation.Result
-    if options.protocol in ("transfer", "transfer_finetune"):
-        run = evaluation.transfer if options.protocol == "transfer" else evaluation.transfer_finetune
-        where = {"data_dir": options.data_dir, "size": options.image_size, "short_side": options.short_side}
-        result = run(encoder, options.data, **where, **arguments, verbose=True)
-    else:
-        splits: dict[str, Any] = evaluation.labelled_splits(
-            options.data,
-            options.protocol,
-            {name: getattr(options, f"{name}_split") for name in ("train", "test", "validation")},
-            options.data_dir,
-            options.max_broken,
-            image_size=options.image_size,
-            short_side=options.short_side,
-            channels=encoder.input_shape[-1],
+        encoders = (
+            evaluate.encoders_of(name)
+            if options.run_folder
+            else {name: _load(name), "raw pixels": raw_pixels}
         )
-        result = evaluation.evaluate(options.protocol, encoder, verbose=True, **splits, **arguments)
-    results.append(
-        out, result.record(encoder=name, encoder_hash=evaluation.encoder_hash(encoder), data=options.data)
-    )
-    low, high = result.interval
-    print(
-        f"{options.protocol} on {display(options.data)}: {result.metric} {_percent(result.value)} %", end=" "
-    )
-    print(f"(95 %: {_percent(low)} to {_percent(high)})")
-    print(f"Added to {display(out)}.")
-
-
-def _arguments(options: argparse.Namespace) -> dict[str, Any]:
-    """Of the protocol's function: a length replaces one that comes before, in the other unit too."""
-    from keras_sslhsic.evaluation import protocols
-    from keras_sslhsic.runs import config
-
-    names = frozenset().union(*protocols.SETTINGS.values())
-    given: dict[str, Any] = {} if options.protocol == "knn" else {"seed": 0}
-    for layer in (
+        found = []
+        images = FOR_FEATURES.load("bundled")
+        for result in compare(
+            encoders, BUNDLED, images, data="bundled", seed=given.get("seed", 0), verbose=True
+        ):
+            results.append(out, result)
+            found.append(result)
+        print(table(found))
+        return
+    protocol = PROTOCOLS[options.protocol]
+    data = options.data or _own_data(options)
+    given = layered(
+        protocol.settings,
         config.load(options.config).to_dict() if options.config else {},
         dict(map(config.parse, options.overrides)),
-        {name: value for name in names if (value := getattr(options, name)) is not None},
-    ):
-        if {"steps", "epochs"} & set(layer):
-            given = {name: value for name, value in given.items() if name not in ("steps", "epochs")}
-        given |= layer
-    return protocols.arguments(options.protocol, **given)
+        given,
+    )
+    of_images = {key for other in PROTOCOLS.values() for key in other.needs.settings}
+    where = {key: value for key, value in given.items() if key in of_images}
+    settings = {key: value for key, value in given.items() if key not in of_images}
+    # Before anything is loaded.
+    where = checked(protocol.name, protocol.needs.settings, where)
+    protocol.arguments_of(settings)
+    encoder = _load(name)
+    splits = protocol.needs.load(data, channels=encoder.input_shape[-1], **where)
+    [result] = compare({name: encoder}, {protocol.name: settings}, splits, data=data, verbose=True)
+    results.append(out, result)
+    low, high = (f"{100 * end:.1f}" for end in result.interval)
+    print(f"{protocol.name} on {display(data)}: {result.metric} {100 * result.value:.1f} %", end=" ")
+    print(f"(95 %: {low} to {high})")
+    print(f"Added to {display(out)}.")
 
 
 def _own_data(options: argparse.Namespace) -> str:
@@ -390,16 +340,12 @@ def _own_data(options: argparse.Namespace) -> str:
     from keras_sslhsic.runs.folder import load_config
 
     source = load_config(options.run_folder).data.source if options.run_folder else "bundled"
-    if source != "bundled" and options.protocol != "all":
+    if source != "bundled":
         raise ValueError(
             f"The run in {display(options.run_folder)} did not train on the bundled images: name the images to "
             "measure on with --data."
         )
     return "bundled"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}"
 
 
 def _report(options: argparse.Namespace) -> None:

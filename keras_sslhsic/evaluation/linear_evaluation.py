@@ -50,9 +50,17 @@ def released(batch_size: int) -> tuple[Candidate]:
     return (Candidate(0.5 * batch_size / 256),)
 
 
+def _settings(candidates: Sequence[Candidate]) -> dict[str, list[float]]:
+    """What differs among candidates, by name."""
+    return {
+        "learning_rate": [c.learning_rate for c in candidates],
+        "weight_decay": [c.weight_decay for c in candidates],
+    }
+
+
 def _plan_of(recipe: Recipe, candidates: Sequence[Candidate]) -> dict[str, Any]:
     """The settings of a command that make this recipe and these candidates."""
-    found = settings(candidates)
+    found = _settings(candidates)
     return {
         "epochs": (recipe.epochs,),
         "batch_size": recipe.batch_size,
@@ -140,7 +148,7 @@ def linear_features(
         fit, held_out = stratified_split(train_labels, validation, seed)
         sweep = _fit(train_features[fit], train_labels[fit], candidates, num_classes, recipe, seed)
         values = sweep.accuracies(train_features[held_out], train_labels[held_out])
-        chosen = choose(values, **settings(candidates))
+        chosen = choose(values, **_settings(candidates))
         best = candidates[chosen.index]
     classifier = _fit(train_features, train_labels, [best], num_classes, recipe, seed)
     ran = min(batch_size, len(train_labels))
@@ -210,7 +218,7 @@ def linear(
         return sweep.accuracies(features, labels), len(labels)
 
     best, chosen, images, held_out = select(
-        candidates, images, validation, seed, score, settings(candidates)
+        candidates, images, validation, seed, score, _settings(candidates)
     )
     classifier, ran, steps = train_on(images, [best])
     features, labels = features_and_labels(encoder, test, "test", verbose)
@@ -227,18 +235,10 @@ register(
 )(lambda encoder, splits, **arguments: linear(encoder, **splits, **arguments))
 
 
-def settings(candidates: Sequence[Candidate]) -> dict[str, list[float]]:
-    """What differs among candidates, by name."""
-    return {
-        "learning_rate": [c.learning_rate for c in candidates],
-        "weight_decay": [c.weight_decay for c in candidates],
-    }
-
-
 def _given(recipe, ran, candidates, held_out):
     """What was to be run, with the batch that was, and learning rates that follow it."""
     candidates = scale_rates(candidates, recipe.batch_size, ran)
-    return {**asdict(recipe), "batch_size": ran, **tried(**settings(candidates)), "held_out": held_out}
+    return {**asdict(recipe), "batch_size": ran, **tried(**_settings(candidates)), "held_out": held_out}
 
 
 def _result(classifier, features, labels, best, chosen, recipe, ran, given, seed):

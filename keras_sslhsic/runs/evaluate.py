@@ -57,7 +57,7 @@ def groups_of(config: ConfigDict, channels: int) -> list[Group]:
     """
     bundled = config.data.source == "bundled"
     default = QUICK if bundled else {}
-    groups: dict[str, Group] = {}
+    groups: dict[Any, Group] = {}
     for label, given in (config.get("evals") or default).items():
         settings = dict(given)
         every, data = settings.pop("every", None), settings.pop("data", None)
@@ -65,7 +65,7 @@ def groups_of(config: ConfigDict, channels: int) -> list[Group]:
         where = {name: settings.pop(name) for name in protocol.needs.settings if name in settings}
         where = checked(protocol.name, protocol.needs.settings, where)
         protocol.arguments_of({name: value for name, value in settings.items() if name != "protocol"})
-        key = json.dumps([data, data and [protocol.needs.name, where]], default=str)
+        key = (data, data and protocol.needs.load, json.dumps(where, default=str))
         if key not in groups and data is not None:
             groups[key] = Group(data, protocol.needs.load(data, channels=channels, **where))
         elif key not in groups:
