@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -199,17 +199,20 @@ def _evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     flags = parser.add_argument_group("settings of protocols, and of their images")
     for name, uses in _settings().items():
-        helps: dict[str, list[str]] = {}
-        for protocol, setting in uses.items():
-            helps.setdefault(setting.help, []).append(protocol)
-        texts = (
-            text if len(uses) == len(PROTOCOLS) else f"{', '.join(protocols)}: {text}"
-            for text, protocols in helps.items()
-        )
         parse = next(iter(uses.values())).parse
-        flags.add_argument(
-            f"--{name.replace('_', '-')}", type=parse, help="; ".join(texts).replace("%", "%%")
-        )
+        text = "; ".join(_help(uses, len(PROTOCOLS)))
+        flags.add_argument(f"--{name.replace('_', '-')}", type=parse, help=text.replace("%", "%%"))
+
+
+def _help(uses: dict[str, Any], of: int) -> Iterator[str]:
+    """What a setting is to protocols, of so many, and its default with each."""
+    for text in dict.fromkeys(setting.help for setting in uses.values()):
+        own = {name: setting.default for name, setting in uses.items() if setting.help == text}
+        defaults = {default: [name for name in own if own[name] == default] for default in own.values()}
+        named = [f"{default} ({', '.join(names)})" for default, names in defaults.items() if default]
+        shown = next(iter(defaults)) if len(defaults) == 1 else "; ".join(named)
+        who = f" [{', '.join(own)}]" if len(own) < of else ""
+        yield text + (f" (default: {shown})" if shown else "") + who
 
 
 def _settings() -> dict[str, dict[str, Any]]:

@@ -245,7 +245,7 @@ def finetune_arguments(defaults: Mapping[str, Any], given: dict[str, Any]) -> di
 register(
     "finetune",
     training_settings(SEMI_SUPERVISED, "steps", "head_learning_rate", "crops", "num_classes")
-    | {"fraction": Setting(positive, "share of the labels (default: 1)")},
+    | {"fraction": Setting(positive, "share of the labels", "1")},
     on_features=False,
     network=True,
     arguments=partial(finetune_arguments, SEMI_SUPERVISED),

@@ -100,23 +100,25 @@ class Needs:
 
 
 IMAGE_SETTINGS = {
-    "data_dir": Setting(text, "where TensorFlow Datasets keeps its files", str),
-    "image_size": Setting(natural, "side of the crops of folders and TFDS (default: 224)"),
+    "data_dir": Setting(text, "where TensorFlow Datasets keeps its files", parse=str),
+    "image_size": Setting(natural, "side of the crops of folders and TFDS", "224"),
     "short_side": Setting(
         natural,
-        "what the short side of test images is resized to before the central crop (default: 256/224 of the image size where "
-        "networks are trained on images, else the image size)",
+        "what the short side of test images is resized to before the central crop",
+        "256/224 of the image size where networks are trained on images, else the image size",
     ),
 }
 _SETTINGS = IMAGE_SETTINGS | {
-    "train_split": Setting(text, "of a TensorFlow data set (default: train)", str),
-    "test_split": Setting(text, "of a TensorFlow data set (default: test)", str),
-    "max_broken": Setting(checks.number, "share of broken files that a folder may have (default: 0.01)"),
+    "train_split": Setting(text, "of a TensorFlow data set", "train", str),
+    "test_split": Setting(text, "of a TensorFlow data set", "test", str),
+    "max_broken": Setting(checks.number, "share of broken files that a folder may have", "0.01"),
 }
-_VALIDATION = "of a TensorFlow data set, such as train[90%:] (default: some training images are held out)"
+_VALIDATION = Setting(
+    text, "of a TensorFlow data set, such as train[90%:]", "some training images are held out", str
+)
 FOR_FEATURES = Needs(functools.partial(load, training=False), _SETTINGS)
 FOR_TRAINING = Needs(
-    functools.partial(load, training=True), _SETTINGS | {"validation_split": Setting(text, _VALIDATION, str)}
+    functools.partial(load, training=True), _SETTINGS | {"validation_split": _VALIDATION}
 )
 
 

@@ -17,8 +17,8 @@ _LARGE = 50_000
 @register(
     "knn",
     {
-        "k": Setting(natural, "neighbours (default: 200 from 50,000 training images on, else 20)"),
-        "temperature": Setting(positive, "of the neighbours' votes (default: 0.07)"),
+        "k": Setting(natural, "neighbours", "200 from 50,000 training images on, else 20"),
+        "temperature": Setting(positive, "of the neighbours' votes", "0.07"),
         **ENCODING,
     },
 )

@@ -79,17 +79,21 @@ class Result:
         """
         if not _is_result(found):
             raise ValueError("A result has a protocol, a value in [0, 1] and its interval.")
-        found = {name: value for name, value in found.items() if value is not None}
-        # Of earlier versions: other names, and settings that stood beside the recipe alone.
-        data = found.pop("data", found.pop("dataset", "?"))
-        recipe = {name: found[name] for name in ("k", "temperature") if name in found}
+        # Earlier versions had other names, and settings of kNN that stood beside the recipe alone.
+        found = {"data": found.get("dataset"), **found}
         names = {field.name for field in dataclasses.fields(cls)}
+        fields = {name: value for name, value in found.items() if name in names and value is not None}
+        details = {name: value for name, value in found.items() if name not in names}
+        recipe = {name: details[name] for name in ("k", "temperature") if name in details}
+        data = fields.get("data", "?")
         return cls(
-            **{name: value for name, value in found.items() if name in names - {"recipe", "interval"}},
-            interval=tuple(found["interval"]),
-            data=_DATA.get(data, data),
-            recipe={**recipe, **found.get("recipe", {})},
-            details={name: value for name, value in found.items() if name not in names},
+            **fields
+            | {
+                "interval": tuple(found["interval"]),
+                "data": _DATA.get(data, data),
+                "recipe": {**recipe, **fields.get("recipe", {})},
+                "details": details,
+            }
         )
 
 

@@ -14,7 +14,8 @@ class Setting:
 
     Attributes:
         check: (name, value) -> None; raises ValueError for a value that cannot be.
-        help: what it is, and what counts where it is not given.
+        help: what it is.
+        default: what counts where it is not given, as text.
         parse: the text of a command line -> the value; by default a Python literal.
         several: whether there are several values to choose from; one alone stands for a list of one.
         replaces: the setting that says the same in another unit. What is given later counts.
@@ -22,6 +23,7 @@ class Setting:
 
     check: Callable[[str, Any], None]
     help: str
+    default: str = ""
     parse: Callable[[str], Any] = checks.literal
     several: bool = False
     replaces: str | None = None
@@ -52,9 +54,9 @@ def text(name: str, value: Any) -> None:
 natural = partial(checks.integer, least=1)
 positive = partial(checks.number, above=True)
 
-SEED = {"seed": Setting(partial(checks.integer, least=0), "of whatever is drawn (default: 0)")}
+SEED = {"seed": Setting(partial(checks.integer, least=0), "of whatever is drawn", "0")}
 # Of the protocols that train nothing on images, which therefore have no batch of their own.
-ENCODING = {"batch_size": Setting(natural, "images that the encoder sees at once (default: 256)")}
+ENCODING = {"batch_size": Setting(natural, "images that the encoder sees at once", "256")}
 
 
 def checked(owner: str, settings: Mapping[str, Setting], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Candidates of a sweep: which there are, which is best, and many linear classifiers that are trained at once."""
 
-import dataclasses
 import itertools
 import math
 import warnings
@@ -135,33 +134,32 @@ def training_settings(defaults: Mapping[str, Any], *more: str) -> dict[str, Sett
     """
     kinds = {
         "batch_size": Setting(natural, "images a step"),
-        "epochs": Setting(natural, "passes over the training images", several=True, replaces="steps"),
+        "epochs": Setting(natural, "passes over the training images, one or several to choose from", several=True, replaces="steps"),
         "steps": Setting(natural, "updates, instead of epochs", replaces="epochs"),
         "learning_rates": Setting(
             positive,
-            "to choose from on held-out images, for the batch size; one alone is taken as it is. Those that are not given "
-            "follow the batch size",
+            "to choose from on held-out images, for the batch size, as 0.1,0.2; one alone is taken as it is (the default ones "
+            "follow the batch size)",
             several=True,
         ),
         "weight_decays": Setting(
-            checks.number, "to choose from (in fine-tuning each is divided by the learning rate)", several=True
+            checks.number, "to choose from, as 0,1e-6 (in fine-tuning each is divided by the learning rate)", several=True
         ),
-        "head_learning_rate": Setting(checks.number, "of the new layer (default: as the encoder's)"),
-        "crops": Setting(checks.flag, "whether images are cropped and mirrored at random (default: True)"),
+        "head_learning_rate": Setting(checks.number, "of the new layer", "as the encoder's"),
+        "crops": Setting(checks.flag, "whether images are cropped and mirrored at random", "True"),
         "num_classes": Setting(partial(checks.integer, least=2), "classes of a TFDS set that does not name them"),
     }
     names = ("batch_size", "epochs", "learning_rates", "weight_decays", *more)
     return SEED | {
-        name: dataclasses.replace(kinds[name], help=f"{kinds[name].help}{_default(defaults.get(name))}")
+        name: replace(kinds[name], default=default_text(defaults[name])) if name in defaults else kinds[name]
         for name in names
     }
 
 
-def _default(value):
-    values = value if isinstance(value, tuple) else () if value is None else (value,)
-    shown = [f"{one:g}" for one in values]
-    text = ", ".join(shown) if len(shown) < 4 else f"{len(shown)} values, {shown[0]} to {shown[-1]}"
-    return f" (default: {text})" if shown else ""
+def default_text(value: Any) -> str:
+    """One or several values as text, many by their ends."""
+    shown = [f"{one:g}" for one in (value if isinstance(value, tuple) else (value,))]
+    return ", ".join(shown) if len(shown) < 4 else f"{len(shown)} values, {shown[0]} to {shown[-1]}"
 
 
 def planned(

@@ -6,9 +6,9 @@ from PIL import Image
 
 from keras_sslhsic.evaluation import logistic_regression, transfer, transfer_finetune
 from keras_sslhsic.evaluation.crops import resize_then_crop
-from keras_sslhsic.evaluation.finetune import FinetuneRecipe, recipes
+from keras_sslhsic.evaluation.fine_tuning import FinetuneRecipe, recipes
 from keras_sslhsic.evaluation.images import of_arrays
-from keras_sslhsic.evaluation.transfer import SETS, get, load
+from keras_sslhsic.evaluation.transfer_sets import SETS, get, load
 
 METRIC = {"aircraft", "pets", "caltech101", "flowers"}
 
