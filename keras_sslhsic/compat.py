@@ -16,19 +16,20 @@ from keras.src.saving import saving_lib
 from keras.src.utils.naming import to_snake_case
 
 
-def tensor(variable: Any) -> tf.Variable:
-    """The tf.Variable behind a Keras variable."""
-    return variable.value if hasattr(variable, "value") and not callable(variable.value) else variable
-
-
-def path(variable: Any) -> str:
-    """The unique path of a Keras variable, e.g. `online/stem_conv/kernel`."""
-    return getattr(variable, "path", variable.name)
-
-
 def automatic_names(network: keras.Layer) -> set[str]:
     """The names that Keras gives such layers as a network has, before it numbers them: {"conv2d", ...}."""
     return {to_snake_case(type(layer).__name__) for layer in network._flatten_layers()}
+
+
+def seeds(network: keras.Layer) -> list[tuple[keras.Layer, keras.Variable]]:
+    """The states of the random generators in a network's layers, such as Dropout, each with its layer."""
+    return [(layer, seed.state) for layer in network._flatten_layers() for seed in layer._seed_generators]
+
+
+def beside(store: Any, path: str) -> list[Any]:
+    """The arrays under another path of the file that Keras loads a model's variables from, in their order."""
+    group = store.h5_file.get(path, {})
+    return [group[name][()] for name in sorted(group, key=int)]
 
 
 def freeze_but_keep_batch_statistics(model: keras.Model) -> None:
@@ -36,7 +37,7 @@ def freeze_but_keep_batch_statistics(model: keras.Model) -> None:
 
     `model.trainable = False` would switch BatchNormalization to inference mode, which a target network must not do.
     """
-    for variable in model.variables:
+    for variable in model.weights:
         variable.trainable = False
 
 

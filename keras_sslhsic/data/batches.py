@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +12,9 @@ import tensorflow as tf
 from keras_sslhsic import checks
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.cache import Cache
-from keras_sslhsic.views.policy import ViewPolicy
+
+if TYPE_CHECKING:
+    from keras_sslhsic.views import ViewPolicy
 
 Hold = Callable[[int], None]  # `memory.Lease.hold`
 
@@ -32,7 +34,7 @@ class Decoding:
 
     image_size: int | None = 256
     channels: int = 3
-    host_crops: ViewPolicy | None = None
+    host_crops: "ViewPolicy | None" = None
     max_pixels: int = decode.MAX_PIXELS
 
     def __post_init__(self) -> None:
@@ -108,6 +110,15 @@ class Decoding:
             pixels = make()
             cache.put(key, pixels)
         return pixels
+
+
+def crops(policy: Any) -> "ViewPolicy | None":
+    """The policy of host crops, given it, its name or its config; None for None."""
+    if policy is None:
+        return None
+    from keras_sslhsic import views  # here, since it imports Keras
+
+    return views.get(policy)
 
 
 def thread_pool(workers: int | None) -> ThreadPoolExecutor:

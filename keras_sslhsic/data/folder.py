@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic import checks, views
+from keras_sslhsic import checks
 from keras_sslhsic.data import decode
-from keras_sslhsic.data.batches import Decoding, Hold, thread_pool
+from keras_sslhsic.data.batches import Decoding, Hold, crops, thread_pool
 from keras_sslhsic.data.broken import BrokenFiles
 from keras_sslhsic.data.cache import Cache
 from keras_sslhsic.data.cache import make as make_cache
@@ -283,12 +283,11 @@ def from_folder(
             f"Expected two sub-folders of images or more in {display(path)} to take classes from, since labels=True, found "
             "none: move the images of each class into one, or leave labels out."
         )
-    policy = None if host_crops is None else views.get(host_crops)
     return FolderImages(
         files,
         classes,
         Order(len(files), batch_size, **order),
-        Decoding(image_size, channels, policy, max_pixels),
+        Decoding(image_size, channels, crops(host_crops), max_pixels),
         BrokenFiles(len(files), on_error, max_broken, error_log),
         make_cache(cache, ("encoded", "decoded"), cache_dir, cache_bytes),
         cache,

@@ -18,6 +18,30 @@ from keras_sslhsic.registries import Registry
 Arrays = tuple[np.ndarray, np.ndarray]
 
 SOURCES: Registry[Callable[..., Images]] = Registry("data source")
+
+
+def bundled_splits(holdout: float = 0.0) -> tuple[Arrays, Arrays]:
+    """The bundled images as they are trained and evaluated on: (x_train, y_train), (x_test, y_test).
+
+    Args:
+        holdout: share of the training images that is kept from training, and is evaluated on in the place of the test
+            images, for choosing hyper-parameters.
+
+    Raises:
+        ValueError: if `holdout` is neither 0 nor a share of which every class keeps an image.
+    """
+    (x, y), test = bundled.load()
+    if not holdout:
+        return (x, y), test
+    fit, held_out = stratified_split(y, holdout)
+    return (x[fit], y[fit]), (x[held_out], y[held_out])
+
+
+@SOURCES.register("bundled")
+def _bundled(holdout: float = 0.0, **order: Any) -> Images:
+    return from_arrays(*bundled_splits(holdout)[0], class_names=bundled.CLASS_NAMES, **order)
+
+
 SOURCES.add("folder", from_folder)
 SOURCES.add("tfds", from_tfds)
 
@@ -43,25 +67,3 @@ def source(config: ConfigDict, error_log: str | Path = "broken_images.log") -> I
     if arguments.get("host_crops") is True:
         arguments["host_crops"] = config.views
     return SOURCES[name](**arguments, batch_size=config.batch_size, seed=config.seed)
-
-
-def bundled_splits(holdout: float = 0.0) -> tuple[Arrays, Arrays]:
-    """The bundled images as they are trained and evaluated on: (x_train, y_train), (x_test, y_test).
-
-    Args:
-        holdout: share of the training images that is kept from training, and is evaluated on in the place of the test
-            images, for choosing hyper-parameters.
-
-    Raises:
-        ValueError: if `holdout` is neither 0 nor a share of which every class keeps an image.
-    """
-    (x, y), test = bundled.load()
-    if not holdout:
-        return (x, y), test
-    fit, held_out = stratified_split(y, holdout)
-    return (x[fit], y[fit]), (x[held_out], y[held_out])
-
-
-@SOURCES.register("bundled")
-def _bundled(holdout: float = 0.0, **order: Any) -> Images:
-    return from_arrays(*bundled_splits(holdout)[0], class_names=bundled.CLASS_NAMES, **order)

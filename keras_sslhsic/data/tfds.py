@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic import checks, views
+from keras_sslhsic import checks
 from keras_sslhsic.data import decode
-from keras_sslhsic.data.batches import Decoding, thread_pool
+from keras_sslhsic.data.batches import Decoding, crops, thread_pool
 from keras_sslhsic.data.cache import Cache
 from keras_sslhsic.data.cache import make as make_cache
 from keras_sslhsic.data.images import Images, Read, part
@@ -336,13 +336,12 @@ def from_tfds(
             f"{name} has no feature {' or '.join(map(repr, sorted(missing)))}, it has {sorted(builder.info.features)}: "
             "from_tfds, and the data of a config, take image_key, label_key and labels=False."
         )
-    policy = None if host_crops is None else views.get(host_crops)
     return _TfdsImages(
         builder,
         split,
         features,
         Order(_split_info(builder, split).num_examples, batch_size, **order),
-        Decoding(image_size, channels, policy, max_pixels),
+        Decoding(image_size, channels, crops(host_crops), max_pixels),
         make_cache(cache, ("decoded",), cache_dir, cache_bytes),
         window,
         thread_pool(workers),

@@ -42,7 +42,7 @@ def build_model(config: ConfigDict, steps_per_epoch: int, machines: tf.distribut
         )
         model.compile(
             build_optimizer(config, steps_per_epoch, model.online_variables),
-            loss=losses.get(config.loss),
+            loss=losses.get(config.loss) if "loss" in config else None,
             steps_per_execution=config.steps_per_execution,
         )
     return model
@@ -80,7 +80,7 @@ def build_optimizer(
         variables: what it will train; biases and BatchNorm are left out of weight decay.
     """
     settings = config.optimizer
-    rate = schedules.WarmupCosine(
+    rate = schedules.warmup_cosine(
         schedules.scaled_learning_rate(settings.learning_rate, config.batch_size),
         total_steps=config.epochs * steps_per_epoch,
         warmup_steps=min(settings.warmup_epochs, config.epochs - 1) * steps_per_epoch,

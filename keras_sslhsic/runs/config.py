@@ -9,9 +9,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from keras_sslhsic.evaluation.compare import QUICK
 from keras_sslhsic.files import display
-
-_FIRST_EVALS = {"knn": {"k": 20}, "linear": {"protocol": "linear_features"}}
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
@@ -63,7 +62,7 @@ def completed(config: ConfigDict) -> ConfigDict:
     Raises:
         AttributeError: if it lacks a field that every config has.
     """
-    evals = _FIRST_EVALS if config.data.source == "bundled" else {}
+    evals = dict(QUICK) if config.data.source == "bundled" else {}
     return ConfigDict({"method": "ssl_hsic", "evals": evals} | config.to_dict()).lock()
 
 

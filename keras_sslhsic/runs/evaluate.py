@@ -11,9 +11,10 @@ import keras
 from ml_collections import ConfigDict
 from tabulate import tabulate
 
+from keras_sslhsic import checks
 from keras_sslhsic.data.sources import bundled_splits
 from keras_sslhsic.evaluation import PROTOCOLS, results
-from keras_sslhsic.evaluation.compare import QUICK, compare, raw_pixels
+from keras_sslhsic.evaluation.compare import compare, raw_pixels
 from keras_sslhsic.evaluation.features import Encoder
 from keras_sslhsic.evaluation.images import Labelled
 from keras_sslhsic.evaluation.probes import Evaluate
@@ -44,44 +45,57 @@ def groups_of(config: ConfigDict, channels: int) -> list[Group]:
     """The evaluations that a config names, with their images.
 
     `config.evals` is {label: {"protocol": a key of PROTOCOLS, "data": name of the images, "every": epochs, **settings}}, where
-    the protocol may be the label itself, and the images those of the run, if they are the bundled ones.
+    the protocol may be the label itself, and the images those of the run, if they are the bundled ones. Images of other
+    names have the size of the views, and lie where the run's own do, where the settings say nothing else.
 
     Args:
         config: of a run.
         channels: of the encoder's images.
 
     Raises:
-        ValueError: for an unknown protocol, settings that cannot be, or evaluations without images.
-        FileNotFoundError: if there are no such images.
+        ValueError: for an unknown protocol, settings that cannot be, or images that there are not; names the evaluation.
     """
-    bundled = config.data.source == "bundled"
-    evals = config.get("evals")
-    if evals is None:  # of version 0.1.0
-        evals = QUICK if bundled else {}
     groups: dict[Any, Group] = {}
-    for label, given in evals.items():
-        settings = dict(given)
-        every, data = settings.pop("every", None), settings.pop("data", None)
-        protocol = PROTOCOLS[settings.get("protocol", label)]
-        where = {name: settings.pop(name) for name in protocol.needs.settings if name in settings}
-        where = checked(protocol.name, protocol.needs.settings, where)
-        protocol.arguments_of({name: value for name, value in settings.items() if name != "protocol"})
-        key = (data, data and protocol.needs.load, json.dumps(where, default=str))
-        if key not in groups and data is not None:
-            groups[key] = Group(data, protocol.needs.load(data, channels=channels, **where))
-        elif key not in groups:
-            if not bundled:
-                raise ValueError(
-                    f"The evaluation {display(label)!r} names no images, and those of the run are not the bundled ones: name "
-                    'them as its "data".'
-                )
-            holdout = config.data.get("holdout", 0.0)
-            name = f"bundled, {holdout:g} of train held out" if holdout else "bundled"
-            groups[key] = Group(name, dict(zip(("train", "test"), bundled_splits(holdout), strict=True)))
-        groups[key].evals[label] = settings
-        if every is not None:
-            groups[key].every[label] = every
+    for label, given in config.evals.items():
+        try:
+            _add(groups, label, dict(given), config, channels)
+        except (ValueError, TypeError, OSError) as error:
+            raise ValueError(
+                f"The evaluation {display(label)!r} of the config cannot be made: {error}"
+            ) from error
     return list(groups.values())
+
+
+def _add(
+    groups: dict[Any, Group], label: str, settings: dict[str, Any], config: ConfigDict, channels: int
+) -> None:
+    """Adds an evaluation to the group that sees its images."""
+    every, data = settings.pop("every", None), settings.pop("data", None)
+    checks.integer("every", every, 1, optional=True)
+    protocol = PROTOCOLS[settings.get("protocol", label)]
+    own = {"image_size": config.views.size, "data_dir": config.data.get("data_dir")} if data else {}
+    own |= {name: settings.pop(name) for name in protocol.needs.settings if name in settings}
+    where = checked(protocol.name, protocol.needs.settings, own)
+    protocol.arguments_of({name: value for name, value in settings.items() if name != "protocol"})
+    key = (data, data and protocol.needs.load, json.dumps(where, default=str))
+    if key not in groups:
+        groups[key] = (
+            _own_images(config)
+            if data is None
+            else Group(data, protocol.needs.load(data, channels=channels, **where))
+        )
+    groups[key].evals[label] = settings
+    if every is not None:
+        groups[key].every[label] = every
+
+
+def _own_images(config: ConfigDict) -> Group:
+    """The labelled images of a run, of which it trains on "train"."""
+    if config.data.source != "bundled":
+        raise ValueError('no images are held back of those that the run trains on: name some as its "data".')
+    holdout = config.data.get("holdout", 0.0)
+    name = f"bundled, {holdout:g} of train held out" if holdout else "bundled"
+    return Group(name, dict(zip(("train", "test"), bundled_splits(holdout), strict=True)))
 
 
 def callbacks(groups: Iterable[Group]) -> list[keras.callbacks.Callback]:
@@ -163,7 +177,7 @@ def encoders_of(workdir: str | os.PathLike) -> dict[str, Encoder]:
 def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows of `evaluate_run` as text, values in per cent."""
     cells = [
-        [f"{100 * value:.1f}" if isinstance(value, float) else display(value) for value in row.values()]
+        [f"{100 * row[name]:.1f}" if isinstance(row[name], float) else display(row[name]) for name in rows[0]]
         for row in rows
     ]
     head = list(map(display, rows[0]))

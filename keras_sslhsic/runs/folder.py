@@ -131,11 +131,7 @@ def read_summary(workdir: str | os.PathLike) -> dict[str, Any]:
 
 
 def _is_row(row: Any) -> bool:
-    return (
-        isinstance(row, dict)
-        and bool(row)
-        and all(isinstance(v, (str, float, type(None))) for v in row.values())
-    )
+    return isinstance(row, dict) and bool(row) and all(isinstance(v, (str, float)) for v in row.values())
 
 
 def read_history(file: Path) -> dict[str, list[float]]:
@@ -196,8 +192,9 @@ class HistoryFile(keras.callbacks.Callback):
         self.rows[epoch:] = [{"epoch": epoch, **metrics, "seconds": seconds}]
         self.since = now
         text = io.StringIO()
-        # A run that an earlier version began may have other columns.
-        table = csv.DictWriter(text, self.rows[-1], restval="nan", extrasaction="ignore", lineterminator="\n")
+        # Some epochs have an evaluation more; and a run that an earlier version began may have other columns.
+        columns = dict.fromkeys(name for row in self.rows for name in row)
+        table = csv.DictWriter(text, columns, restval="nan", lineterminator="\n")
         table.writeheader()
         table.writerows(self.rows)
         write_text(self.file, text.getvalue())

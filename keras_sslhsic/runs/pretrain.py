@@ -3,6 +3,7 @@
 import os
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,15 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from keras_sslhsic import checks, evaluation, plots, views
-from keras_sslhsic.data import bundled
+from keras_sslhsic import checks, plots, views
 from keras_sslhsic.data.sources import bundled_splits, source
+from keras_sslhsic.evaluation import extract_features
 from keras_sslhsic.files import display, write_json
 from keras_sslhsic.lock import held
 from keras_sslhsic.runs import config as configs
 from keras_sslhsic.runs import folder
 from keras_sslhsic.runs.build import build_model
-from keras_sslhsic.runs.evaluate import compare, serving_encoder
+from keras_sslhsic.runs.evaluate import callbacks, evaluate_run, groups_of
 from keras_sslhsic.training import inputs
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
 from keras_sslhsic.training.checkpoint import Checkpoint
@@ -85,12 +86,13 @@ def _pretrain(
     model = build_model(config, images.steps_per_epoch, machines)
     # What `fit` would refuse, and views that cannot be made, are said before anything is written.
     inputs.check(images, machines.num_replicas_in_sync, model.encoder.input_shape[1:], model.policy)
+    groups = groups_of(config, model.encoder.input_shape[-1])
     drawn = views.show(images.sample(8), model.policy)
     # The config first: it makes the folder a run.
     write_json(workdir / folder.CONFIG, config.to_dict())
     plots.save(drawn, workdir / folder.VIEWS)
     if not (workdir / folder.INITIAL).exists():
-        model_files.save_model(serving_encoder(model, model.encoder), workdir / folder.INITIAL, {})
+        model_files.save_model(model.serving_encoder(), workdir / folder.INITIAL, {})
 
     checkpoint = Checkpoint(shared / folder.CHECKPOINTS)
     if records.rows and not checkpoint.restore(model):
@@ -105,6 +107,7 @@ def _pretrain(
         callbacks=[
             *([TargetEMA(config.target_ema)] if model.target else []),
             StopOnFault(),
+            *callbacks(groups),
             records,
             keras.callbacks.TensorBoard(str(workdir / folder.LOGS), write_graph=False),
             checkpoint,
@@ -113,37 +116,30 @@ def _pretrain(
     )
     history = folder.read_history(workdir / folder.HISTORY)
     plots.curves(history, workdir / folder.CURVES)
-    model_files.save_model(serving_encoder(model, model.evaluation_encoder), workdir / folder.ENCODER, {})
+    encoder = model.serving_encoder()
+    model_files.save_model(encoder, workdir / folder.ENCODER, {})
     model_files.save_model(model.evaluation_encoder, workdir / folder.WEIGHTS, {})
     model_files.save_model(model, workdir / folder.MODEL, {})
-    rows = _evaluate(config, workdir)
+    rows = evaluate_run(workdir, groups)
+    if config.data.source == "bundled":
+        _, (test, labels) = bundled_splits(config.data.get("holdout", 0.0))
+        features = extract_features(encoder, test)
+        plots.feature_map(features, labels, images.class_names, workdir / folder.FEATURES)
     seconds = float(np.nansum(history.get("seconds", 0.0))) + time.monotonic() - records.since
     summary = {
         "name": config.name,
         "seed": config.seed,
         "epochs": config.epochs,
         "seconds": round(seconds, 1),
-        "metrics": {name: values[-1] for name, values in history.items() if name not in ("epoch", "seconds")},
+        "metrics": {
+            name: _last(values) for name, values in history.items() if name not in ("epoch", "seconds")
+        },
         "results": rows,
     }
     write_json(workdir / folder.SUMMARY, summary)
     return summary
 
 
-def _evaluate(config: ConfigDict, workdir: Path) -> list[dict[str, Any]]:
-    if config.data.source != "bundled":
-        return []
-    encoder, initial = (model_files.load(workdir / name) for name in (folder.ENCODER, folder.INITIAL))
-    holdout = config.data.get("holdout", 0.0)
-    splits = bundled_splits(holdout)
-    rows = compare(
-        encoder,
-        initial,
-        *splits,
-        f"{config.data.source}, {holdout:g} of train held out" if holdout else config.data.source,
-        workdir,
-    )
-    test, labels = splits[1]
-    features = evaluation.extract_features(encoder, test)
-    plots.feature_map(features, labels, bundled.CLASS_NAMES, workdir / folder.FEATURES)
-    return rows
+def _last(values: Sequence[float]) -> float:
+    """The value of the last epoch that has one."""
+    return next((value for value in reversed(values) if not np.isnan(value)), float("nan"))

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_sslhsic import compat
 from keras_sslhsic.data import from_arrays
 from keras_sslhsic.data.images import Images, unpack
+from keras_sslhsic.encoders.base import check_images
 from keras_sslhsic.views import ViewPolicy
 
 _REPEAT = "repeat the channel of the images, np.repeat(images, 3, axis=-1)"
@@ -78,6 +79,12 @@ def _batches(images: Images, epoch: int, strategy: tf.distribute.Strategy) -> An
         return batches
 
     return strategy.distribute_datasets_from_function(of_worker)
+
+
+def unit_range(images: Any) -> tf.Tensor:
+    """Images that are not crops, uint8 or float in [0, 255], as the views take them: uint8, or float in [0, 1]."""
+    images = tf.convert_to_tensor(images)
+    return images if images.dtype == tf.uint8 else tf.cast(images, tf.float32) / 255.0
 
 
 def check_form(x: Any) -> None:
@@ -186,7 +193,7 @@ def check_given(
             _check_shape(images.shape.as_list(), wanted)
             if images.dtype != tf.uint8:
                 for batch in x.take(1):
-                    _check_range(unpack(batch)[0])
+                    check_images(unpack(batch)[0], wanted)
     elif isinstance(x, (np.ndarray, tf.Tensor, dict)) and not (crops and isinstance(unpack(x)[0], tuple)):
         check_call(x, wanted, least)
 
@@ -195,7 +202,7 @@ def check_call(images: Any, wanted: tuple[int | None, int | None, int], least: i
     """Raises a ValueError for images that a trained model would fail on, or would give wrong features of.
 
     Args:
-        images: array or eager tensor, uint8 or float in [0, 1]; or a dict with one.
+        images: array or eager tensor, uint8 or float in [0, 255]; or a dict with one.
         wanted: (height, width, channels) that the encoder reads; None in a place is free.
         least: images that are needed.
     """
@@ -208,7 +215,7 @@ def check_call(images: Any, wanted: tuple[int | None, int | None, int], least: i
     _check_shape(np.shape(images), wanted)
     if len(images) < least:
         raise ValueError(f"Expected at least {least} image{'s' * (least > 1)}, found {len(images)}.")
-    _check_range(images)
+    check_images(images, wanted)
 
 
 def _check_shape(given, wanted):
@@ -228,10 +235,10 @@ def _check_range(images):
         return
     low, high = float(np.min(images)), float(np.max(images))
     if not np.isfinite([low, high]).all():
-        raise ValueError("The images hold NaN or Inf.")
+        raise ValueError("The crops hold NaN or Inf.")
     if not (low >= -0.5 and high <= 1.5):  # resampling overshoots, by less than this
         raise ValueError(
-            f"Images that are not uint8 must lie in [0, 1], found values from {low:g} to {high:g}: give them as uint8 in "
+            f"Crops that are not uint8 must lie in [0, 1], found values from {low:g} to {high:g}: give them as uint8 in "
             "[0, 255], or divide by 255."
         )
 

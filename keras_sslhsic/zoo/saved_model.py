@@ -72,8 +72,8 @@ def write(model: keras.Model, path: str, max_pixels: int = MAX_PIXELS) -> None:
 
     with _for_fine_tuning(model):
         served = _Served()
-        served.variables = [compat.tensor(v) for v in model.variables]
-        served.trainable_variables = [compat.tensor(v) for v in model.trainable_variables]
+        served.variables = [v.value for v in model.variables]
+        served.trainable_variables = [v.value for v in model.trainable_variables]
         served.train = traced(train, image_spec(model, tf.float32))
         signatures = {"serving_default": traced(serve(model), image_spec(model))}
         if model.input_shape[-1] in (1, 3, 4):

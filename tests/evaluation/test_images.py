@@ -97,7 +97,7 @@ def test_broken_files_are_left_out_of_tests_and_replaced_in_training(folder, mon
     monkeypatch.chdir(tmp_path)
     (folder / "class 1" / "06.png").write_bytes(b"no image")
     images = of_folder(folder, size=8, short_side=8, channels=1, max_broken=0.05)
-    with pytest.warns(UserWarning, match="skipping broken files"):
+    with pytest.warns(UserWarning, match="Skipping broken files"):
         found = np.concatenate([labels for _, labels in images.batches(10)])
     assert np.bincount(found).tolist() == [6, 5, 6, 6]
     (_, labels), *_ = first(images.training_batches(24, 0, None), 1)
