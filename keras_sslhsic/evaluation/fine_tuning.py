@@ -191,13 +191,14 @@ def finetune(
         return _train(network, images, recipe, num_classes, several, seed, verbose)
 
     def score(fit, held):
-        values, labels = [], ()
+        values, number = [], 0
         for candidate in tqdm(candidates, desc="fine-tuning", unit="recipe", disable=not verbose):
             run = train_on(_copy(encoder), fit, candidate)
             scores, labels = features_and_labels(run.classifier, held, "validation", verbose)
+            number = len(labels)
             finite = run.finite and np.isfinite(scores).all()
             values.append(metrics.METRICS[metric](scores, labels) if finite else np.nan)
-        return values, len(labels)
+        return values, number
 
     best, chosen, images, held_out = select(
         candidates, images, validation, seed, score, _settings(candidates)

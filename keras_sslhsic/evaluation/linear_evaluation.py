@@ -72,7 +72,9 @@ def _plan_of(recipe: Recipe, candidates: Sequence[Candidate]) -> dict[str, Any]:
 def _made(epochs, batch_size, learning_rates, weight_decays, **crops):
     """The arguments of `linear` that a plan makes."""
     if len(epochs) != 1:
-        raise ValueError(f"A linear evaluation has one number of epochs, found {', '.join(map(str, epochs))}.")
+        raise ValueError(
+            f"A linear evaluation has one number of epochs, found {', '.join(map(str, epochs))}."
+        )
     recipe = replace(PAPER_RECIPE, epochs=epochs[0], batch_size=batch_size)
     return {"candidates": grid(learning_rates, weight_decays), "recipe": recipe, **crops}
 
@@ -209,7 +211,13 @@ def linear(
     images, test, num_classes = problem(train, test, validation, num_classes)
     candidates = candidates or default_candidates(recipe.batch_size)
     train_on = partial(
-        _train, encoder, num_classes=num_classes, recipe=recipe, crop_area=crop_area, seed=seed, verbose=verbose
+        _train,
+        encoder,
+        num_classes=num_classes,
+        recipe=recipe,
+        crop_area=crop_area,
+        seed=seed,
+        verbose=verbose,
     )
 
     def score(fit, held):
@@ -222,7 +230,12 @@ def linear(
     )
     classifier, ran, steps = train_on(images, [best])
     features, labels = features_and_labels(encoder, test, "test", verbose)
-    given = {**_given(recipe, ran, candidates, held_out), "steps": steps, "crop_area": crop_area, **describe(test)}
+    given = {
+        **_given(recipe, ran, candidates, held_out),
+        "steps": steps,
+        "crop_area": crop_area,
+        **describe(test),
+    }
     result = _result(classifier, check_features(features), labels, best, chosen, recipe, ran, given, seed)
     return replace(result, protocol="linear", num_train=len(images) if isinstance(images, Split) else None)
 

@@ -93,7 +93,7 @@ class Protocol:
         if self.on_features:
             batch = arguments.pop("encoding_batch", encoding_batch)
             features = {} if features is None else features
-            count_classes(**splits)
+            count_classes(splits)
             for split in ("train", "test"):
                 if split not in features:
                     features[split] = features_and_labels(encoder, splits[split], split, verbose, batch)

@@ -103,14 +103,16 @@ def problem(
         ValueError: if labels are unusable, the splits name other classes, or the number of classes is not known.
     """
     images, test = images_of(train, "train"), images_of(test, "test")
-    num_classes = count_classes(num_classes, train=images, validation=validation, test=test)
+    num_classes = count_classes({"train": images, "validation": validation, "test": test}, num_classes)
     if isinstance(images, Split):
         if images.labels.ndim == 2:  # an image may have several classes
             return images, test, images.labels.shape[1]
         check_classes(images.labels, test.labels if isinstance(test, Split) else [])
         num_classes = num_classes or int(images.labels.max()) + 1
     if num_classes is None:
-        raise ValueError("A dataset of training batches does not say how many classes there are: give num_classes.")
+        raise ValueError(
+            "A dataset of training batches does not say how many classes there are: give num_classes."
+        )
     return images, test, num_classes
 
 

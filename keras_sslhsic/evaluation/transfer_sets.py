@@ -171,7 +171,9 @@ def load(
 
     tfds.builder(dataset.tfds, data_dir=data_dir).download_and_prepare()
     where: dict[str, Any] = {"data_dir": data_dir, "label_key": dataset.label, **crops}
-    return TransferSplits(name, {split: of_tfds(dataset.tfds, part, **where) for split, part in names.items()})
+    return TransferSplits(
+        name, {split: of_tfds(dataset.tfds, part, **where) for split, part in names.items()}
+    )
 
 
 @register(
