@@ -176,8 +176,8 @@ def _evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         "protocol",
         nargs="?",
         metavar="PROTOCOL",
-        help=f"one of {', '.join(PROTOCOLS)}; `all`: every protocol on the bundled images; none, with --run: what the config of "
-        "the run names",
+        help=f"one of {', '.join(PROTOCOLS)}; `all`: a table of the bundled images; none, with --run: what the run's config "
+        "names",
     )
     parser.add_argument(
         "--run", dest="run_folder", help="a run folder: its encoder, compared with the one it started from"

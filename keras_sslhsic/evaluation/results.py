@@ -84,7 +84,7 @@ class Result:
         names = {field.name for field in dataclasses.fields(cls)}
         fields = {name: value for name, value in found.items() if name in names and value is not None}
         details = {name: value for name, value in found.items() if name not in names}
-        recipe = {name: details[name] for name in ("k", "temperature") if name in details}
+        recipe: dict[str, Any] = {name: details[name] for name in ("k", "temperature") if name in details}
         if (
             "label" not in found
             and found["protocol"] == "logistic"
@@ -199,7 +199,7 @@ def _is_result(found: Mapping[str, Any]) -> bool:
     return False
 
 
-def _has(found: dict[str, Any], name: str) -> bool:
+def _has(found: Mapping[str, Any], name: str) -> bool:
     return found.get(name) is not None
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
 from keras_sslhsic.files import display
 
 BUNDLED = Path(__file__).parent / "files"  # NAME.json beside NAME.keras
@@ -245,7 +247,7 @@ def get(name: str) -> Entry:
 def format_table() -> str:
     """Formats the registry as a table of text, one line a network."""
     header = ("name", "method", "features", "parameters", "input", "weights", "reported", "licence")
-    rows = [header]
+    rows = []
     for entry in entries().values():
         side = "any" if entry.input_size is None else f"{entry.input_size}x{entry.input_size}"
         reported = ", ".join(f"{metric} {value:.1f}" for metric, value in entry.metrics.items()) or "-"
@@ -261,8 +263,4 @@ def format_table() -> str:
                 entry.licence or "-",
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+    return tabulate(rows, header, "simple", disable_numparse=True)
