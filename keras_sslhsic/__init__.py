@@ -29,7 +29,7 @@ from keras_sslhsic.methods import SSLHSIC as SSLHSIC
 from keras_sslhsic.training.lars import LARS as LARS
 from keras_sslhsic.training.strategy import strategy as strategy
 from keras_sslhsic.version import __version__ as __version__
-from keras_sslhsic.zoo import export_saved_model as export_saved_model
+from keras_sslhsic.export import export_saved_model as export_saved_model
 from keras_sslhsic.zoo import list_pretrained as list_pretrained
 from keras_sslhsic.zoo import load_pretrained as load_pretrained
 from keras_sslhsic.zoo import save_pretrained as save_pretrained

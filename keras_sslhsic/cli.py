@@ -404,10 +404,10 @@ def _extract(options):
 
 
 def _export(options):
+    from keras_sslhsic import export
     from keras_sslhsic.files import display
-    from keras_sslhsic.zoo.export import export
 
-    export(_load(options.model), options.out, options.keep_batch_norm)
+    export.write(_load(options.model), options.out, options.keep_batch_norm)
     print(f"Wrote {display(options.out)}.")
 
 

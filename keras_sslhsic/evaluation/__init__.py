@@ -1,7 +1,8 @@
 """Evaluations of a representation. Each needs only an encoder: a model or function from images to vectors."""
 
+from keras_sslhsic.encoders import encoder_hash
 from keras_sslhsic.evaluation.benchmark import benchmark_bundled, compare
-from keras_sslhsic.evaluation.features import encoder_hash, extract_features, extract_labelled_features
+from keras_sslhsic.evaluation.extraction import extract_features, extract_labelled_features
 from keras_sslhsic.evaluation.finetune import FinetuneRecipe, FinetuneResult, finetune
 from keras_sslhsic.evaluation.images import Images
 from keras_sslhsic.evaluation.knn import KNNResult, knn

@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic.data import bundled
-from keras_sslhsic.evaluation.features import Encoder, encoder_hash, extract_features
+from keras_sslhsic.encoders import encoder_hash
+from keras_sslhsic.evaluation.extraction import AnyEncoder, extract_features
 from keras_sslhsic.evaluation.finetune import FinetuneRecipe, finetune
 from keras_sslhsic.evaluation.knn import knn
 from keras_sslhsic.evaluation.linear import linear_features, standardise
@@ -105,7 +106,7 @@ def benchmark_bundled(
                 ).record(**context)
 
 
-def _encoders(encoder, untrained, name, data) -> Iterator[tuple[Encoder, dict[str, str]]]:
+def _encoders(encoder, untrained, name, data) -> Iterator[tuple[AnyEncoder, dict[str, str]]]:
     """Each encoder with the context of its records."""
     for current, title in ((encoder, name), (untrained, "untrained")):
         if current is not None:

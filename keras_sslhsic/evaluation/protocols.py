@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from keras_sslhsic import checks
-from keras_sslhsic.evaluation.features import Encoder
+from keras_sslhsic.evaluation.extraction import AnyEncoder
 from keras_sslhsic.evaluation.finetune import SEMI_SUPERVISED, TRANSFER, finetune, recipes
 from keras_sslhsic.evaluation.knn import knn
 from keras_sslhsic.evaluation.linear import (
@@ -146,7 +146,7 @@ def _checked(name, value):
 
 def evaluate(
     protocol: str,
-    encoder: Encoder,
+    encoder: AnyEncoder,
     train: Labelled,
     test: Labelled,
     *,

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic import checks, compat, losses
-from keras_sslhsic.encoders import heads, small_maps
+from keras_sslhsic.encoders import Encoder, heads, small_maps, with_preprocessing
 from keras_sslhsic.hsic import kernels, replicas
 from keras_sslhsic.methods.base import METHODS
 from keras_sslhsic.training import diagnostics, ema, inputs, lars
@@ -285,6 +285,12 @@ class SSLHSIC(keras.Model):
     def evaluation_encoder(self) -> keras.Model:
         """The encoder to evaluate and keep: the moving average if there is one, else the online encoder."""
         return self.encoder if self.ema_encoder is None else self.ema_encoder
+
+    def serving_encoder(self) -> Encoder:
+        """The evaluation encoder, which reads images in [0, 255]."""
+        with self.distribute_strategy.scope():
+            policy = self.policy
+            return with_preprocessing(self.evaluation_encoder, policy.mean, policy.std, name=self.encoder.name)
 
     def _project(self, encoder, projector, images, training):
         """(features [B, F], projections [B, Q]) of one view; one pass a view keeps its batch statistics apart."""

@@ -2,7 +2,6 @@
 
 from keras_sslhsic.views.crop import resize_crops as resize_crops
 from keras_sslhsic.views.crop import sample_crop_boxes as sample_crop_boxes
-from keras_sslhsic.views.layer import TwoViews as TwoViews
 from keras_sslhsic.views.plot import show as show
 from keras_sslhsic.views.policy import Blur as Blur
 from keras_sslhsic.views.policy import ColorJitter as ColorJitter

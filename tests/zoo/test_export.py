@@ -12,9 +12,9 @@ from PIL import Image
 
 from keras_sslhsic.data.decode import decode
 from keras_sslhsic.encoders import with_preprocessing
-from keras_sslhsic.encoders.base import PretrainedEncoder
-from keras_sslhsic.zoo import export as export_module
-from keras_sslhsic.zoo.export import export_litert, export_onnx, export_saved_model
+from keras_sslhsic.encoders import Encoder
+from keras_sslhsic import export
+from keras_sslhsic.export import export_litert, export_onnx, export_saved_model
 from keras_sslhsic.zoo.extract import extract
 
 
@@ -263,7 +263,7 @@ def test_an_earlier_export_is_replaced_by_that_of_a_frozen_encoder(encoder, save
     flags = [layer.trainable for layer in encoder._flatten_layers()]
     shutil.copytree(saved_model, tmp_path / "model")
     before = (tmp_path / "model" / "saved_model.pb").stat().st_ino
-    frozen = PretrainedEncoder(encoder.inputs[0], encoder.outputs[0])
+    frozen = Encoder(encoder.inputs[0], encoder.outputs[0], encoder.spec)
     frozen.trainable = False
     try:
         export_saved_model(frozen, tmp_path / "model")

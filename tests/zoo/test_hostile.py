@@ -14,8 +14,8 @@ import pytest
 from keras_sslhsic import compat
 from keras_sslhsic.encoders import Architecture, resnet
 from keras_sslhsic.zoo import convert, model_files
-from keras_sslhsic.zoo.card import save_pretrained
-from keras_sslhsic.zoo.pretrained import load_pretrained
+from keras_sslhsic.zoo.save import save_pretrained
+from keras_sslhsic.zoo.load import load_pretrained
 from keras_sslhsic.zoo.registry import Entry
 
 SHAPE = Architecture((1,), (2,), bottleneck=False, stem_channels=2)

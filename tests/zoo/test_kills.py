@@ -11,8 +11,8 @@ import pytest
 
 from keras_sslhsic import files, lock
 from keras_sslhsic.zoo import convert, export, model_files, pack, registry, saved_model
-from keras_sslhsic.zoo.card import save_pretrained
-from keras_sslhsic.zoo.pretrained import load_pretrained
+from keras_sslhsic.zoo.save import save_pretrained
+from keras_sslhsic.zoo.load import load_pretrained
 
 PIXELS = np.full((1, 2, 2, 1), 255, np.uint8)
 

@@ -8,8 +8,8 @@ import pytest
 from keras_sslhsic import files
 from keras_sslhsic.encoders import build_encoder, with_preprocessing
 from keras_sslhsic.zoo import pack, registry
-from keras_sslhsic.zoo.card import FACTS, save_pretrained
-from keras_sslhsic.zoo.pretrained import load_pretrained
+from keras_sslhsic.zoo.save import FACTS, save_pretrained
+from keras_sslhsic.zoo.load import load_pretrained
 from keras_sslhsic.zoo.registry import Entry
 
 
