@@ -52,6 +52,10 @@ class Encoder(keras.Model):
             raise ValueError(
                 f"(height, width, channels, features) are {found}, and in the spec {(*spec.shape, spec.feature_size)}."
             )
+        network = {layer.name: layer for layer in self.layers}.get(spec.network)
+        layers = {layer.name for layer in network.layers} if isinstance(network, keras.Model) else set()
+        if missing := {stage.layer for stage in spec.stages.values()} - layers:
+            raise ValueError(f"The spec has stages of layers that the network has not: {sorted(missing)}.")
 
     def __call__(self, images: Any, *args: Any, **kwargs: Any) -> Any:
         """Computes the features, float32 [B, F], of images [B, H, W, C], uint8 or float in [0, 255]."""
@@ -83,7 +87,7 @@ class Encoder(keras.Model):
         Example:
             >>> [maps.shape for maps in encoder.maps()(images_uint8).values()]  # doctest: +SKIP
         """
-        if self.spec.network is None or not self.spec.stages:
+        if not self.spec.stages:
             raise ValueError(
                 f"The stages of {self.name!r} are not known: put its network, which reads normalised pixels, into "
                 "encoders.with_preprocessing."

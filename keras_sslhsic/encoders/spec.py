@@ -86,7 +86,7 @@ class EncoderSpec:
         except (TypeError, KeyError, AttributeError, ValueError):
             usable = False
         if not usable:
-            raise ValueError(f"This is not what an encoder reads and gives: {fields!r:.200}")
+            raise ValueError(f"The spec of the encoder is damaged, save it again: {fields!r:.200}.")
         return spec
 
     def _is_usable(self) -> bool:
@@ -102,6 +102,7 @@ class EncoderSpec:
             and (self.resize is None or len(self.resize) == 2)
             and type(self.antialias) is bool
             and isinstance(self.network, str | None)
+            and (not self.stages or (self.network is not None and len(self.mean) > 0))
             and all(isinstance(stage.layer, str) for stage in self.stages.values())
         )
 

@@ -136,9 +136,11 @@ def _of_trainer(encoder: AnyEncoder) -> Any:
 def _extract(
     encoder: Any, data: Any, batch_size: int, verbose: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    batches = data if isinstance(data, tf.data.Dataset) else _batches(np.asanyarray(data), batch_size)
     shape = shape_read(encoder)
-    check_images(labelled_batch(batches.element_spec)[0], shape)
+    given = isinstance(data, tf.data.Dataset)
+    data = data if given else np.asanyarray(data)
+    check_images(labelled_batch(data.element_spec)[0] if given else data, shape)
+    batches = data if given else _batches(data, batch_size)
     total = int(batches.cardinality())
     if total == tf.data.INFINITE_CARDINALITY:
         raise ValueError("The dataset is infinite: take a finite part of it, or build it without repeating.")
@@ -153,7 +155,7 @@ def _extract(
         batches, total=total if total >= 0 else None, unit="batch", desc="features", disable=not verbose
     )
     for batch in progress:
-        if not features:
+        if given and not features:
             check_images(strategy.experimental_local_results(labelled_batch(batch)[0])[0], shape)
         found, own = step(batch)
         features.append(found.numpy())

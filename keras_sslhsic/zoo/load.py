@@ -198,7 +198,13 @@ def _load_weights(path: Path, entry: registry.Entry | None) -> Encoder:
         encoder = resnet(built, (None, None, note["channels"]), note["stem"], name)
         encoder.load_weights(path)
     model_files.check_finite(encoder, path)
-    return _with_entry_preprocessing(encoder, entry)
+    if entry is not None or "spec" not in note:
+        return _with_entry_preprocessing(encoder, entry)
+    try:
+        spec = EncoderSpec.from_dict(note["spec"])
+        return with_preprocessing(encoder, spec.mean, spec.std, spec.resize, spec.antialias)
+    except ValueError as error:
+        raise ValueError(f"{files.display(path)}: {error}") from None
 
 
 def _noted_architecture(note: dict[str, Any], path: Path) -> Architecture:
