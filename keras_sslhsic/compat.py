@@ -108,6 +108,11 @@ def is_functional(model: Any) -> bool:
     return isinstance(model, Functional)
 
 
+def shapes_of(model: Any) -> tuple[Any, Any]:
+    """(shape of the input, shape of the output) of a model; None for a function, or a model that was never called."""
+    return getattr(model, "input_shape", None), getattr(model, "output_shape", None)
+
+
 def operations(model: keras.Model) -> list:
     """The layers and operations of a model, the first ones first; only its layers where it is not functional."""
     return list(model.operations if is_functional(model) else model.layers)

@@ -202,7 +202,7 @@ def with_preprocessing(
     means, stds = per_channel(mean, channels, "mean"), per_channel(std, channels, "std")
     if not all(value > 0 for value in stds):
         raise ValueError(f"std must be positive, found {list(stds)}.")
-    resize = (size, size) if isinstance(size, int) else size and (size[0], size[1])
+    resize = None if size is None else (size, size) if isinstance(size, int) else (size[0], size[1])
     spec = EncoderSpec(
         height, width, channels, encoder.output_shape[-1], resize, antialias, means, stds, encoder.name,
         find_stages(encoder),

@@ -5,6 +5,7 @@ known by its layers: a network of `build_encoder`, which Keras saves as a plain 
 of pixels, and what `with_preprocessing` of those versions wrote tells its normalisation and its network.
 """
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -25,10 +26,11 @@ def spec_of(model: Any) -> EncoderSpec:
         BareNetworkError: for a network of `build_encoder`, or of the converter, which reads normalised pixels.
         ValueError: if it does not map images [B, H, W, C] to features [B, F].
     """
-    shapes = getattr(model, "input_shape", None), getattr(model, "output_shape", None)
+    images, features = shapes = compat.shapes_of(model)
     if [len(shape) if isinstance(shape, tuple) else 0 for shape in shapes] != [4, 2]:
         raise ValueError(f"Expected an encoder from images [B, H, W, C] to features [B, F], found {shapes}.")
-    spec = EncoderSpec(*shapes[0][1:], shapes[1][-1])
+    height, width, channels = images[1:]
+    spec = EncoderSpec(height, width, channels, features[-1])
     layers = model.layers
     if any(layer.name == "stem_conv" for layer in layers) and not any(
         isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)) for layer in layers
@@ -53,15 +55,14 @@ def _of_with_preprocessing(model: keras.Model, spec: EncoderSpec) -> EncoderSpec
     resize = before[1] if len(before) > 1 else None
     if resize is not None and (resize.interpolation != "bilinear" or resize.pad_to_aspect_ratio):
         return None
-    return EncoderSpec(
-        *spec.shape,
-        spec.feature_size,
-        resize and tuple(resize.size),
-        resize is not None and resize.antialias,
-        tuple(np.round(-offset * std, 6).tolist()),
-        tuple(np.round(std, 6).tolist()),
-        network.name,
-        find_stages(network),
+    return dataclasses.replace(
+        spec,
+        resize=None if resize is None else tuple(resize.size),
+        antialias=resize is not None and resize.antialias,
+        mean=tuple(np.round(-offset * std, 6).tolist()),
+        std=tuple(np.round(std, 6).tolist()),
+        network=network.name,
+        stages=find_stages(network),
     )
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from keras_sslhsic import files
+from keras_sslhsic import compat, files
 from keras_sslhsic.encoders.base import TrainsEncoder, encoder_hash
 from keras_sslhsic.encoders.checks import check_images, labelled_batch
 
-# A model that trains an encoder stands for `serving_encoder()`.
-AnyEncoder: TypeAlias = keras.Model | TrainsEncoder | Callable[[tf.Tensor], tf.Tensor]
+# A model that trains an encoder stands for its `serving_encoder()`.
+AnyEncoder: TypeAlias = keras.Model | Callable[[tf.Tensor], tf.Tensor]
 
 
 def extract_features(
@@ -58,7 +58,7 @@ def extract_features(
         >>> features.shape
         (4, 4)
     """
-    encoder = _of_trainer(encoder)
+    encoder = as_encoder(encoder)
     if cache_dir is None:
         return _extract(encoder, data, batch_size, verbose)[0]
     file = Path(cache_dir) / f"{encoder_hash(encoder)}-{_data_hash(data, data_version)}.npy"
@@ -86,7 +86,7 @@ def extract_labelled_features(
     Raises:
         ValueError: as `extract_features`, and if the dataset has no labels.
     """
-    features, labels = _extract(_of_trainer(encoder), dataset, 0, verbose)
+    features, labels = _extract(as_encoder(encoder), dataset, 0, verbose)
     if labels is None:
         raise ValueError(
             f"Labels are missing: batches must be (images, labels) or hold 'image' and 'label', "
@@ -95,11 +95,16 @@ def extract_labelled_features(
     return features, labels
 
 
+def as_encoder(encoder: AnyEncoder) -> AnyEncoder:
+    """The serving encoder of a model that trains one; other models and functions as they are."""
+    return encoder.serving_encoder() if isinstance(encoder, TrainsEncoder) else encoder
+
+
 def feature_step(encoder: AnyEncoder) -> tuple[tf.distribute.Strategy, Callable]:
     """The frozen encoder as a function of one batch, which is split over the replicas if there are several.
 
     Args:
-        encoder: as in `extract_features`.
+        encoder: what `as_encoder` gives.
 
     Returns:
         The strategy that batches must be distributed by, and a function of a batch that returns features
@@ -125,17 +130,11 @@ def feature_step(encoder: AnyEncoder) -> tuple[tf.distribute.Strategy, Callable]
 
 def shape_read(encoder: AnyEncoder) -> tuple[int | None, ...]:
     """(height, width, channels) of the images that an encoder reads; None in a place is free, or not known."""
-    shape = getattr(encoder, "input_shape", None)  # a function has none, nor a model that was never called
+    shape, _ = compat.shapes_of(encoder)
     return shape[1:] if isinstance(shape, tuple) and len(shape) == 4 else (None, None, None)
 
 
-def _of_trainer(encoder: AnyEncoder) -> Any:
-    return encoder.serving_encoder() if isinstance(encoder, TrainsEncoder) else encoder
-
-
-def _extract(
-    encoder: Any, data: Any, batch_size: int, verbose: bool
-) -> tuple[np.ndarray, np.ndarray | None]:
+def _extract(encoder: Any, data: Any, batch_size: int, verbose: bool) -> tuple[np.ndarray, np.ndarray | None]:
     shape = shape_read(encoder)
     given = isinstance(data, tf.data.Dataset)
     data = data if given else np.asanyarray(data)

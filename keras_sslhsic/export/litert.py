@@ -5,7 +5,6 @@ import tempfile
 import warnings
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import files, lock

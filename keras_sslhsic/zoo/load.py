@@ -9,7 +9,14 @@ import keras
 
 from keras_sslhsic import compat, files
 from keras_sslhsic.encoders import (
-    Architecture, Encoder, EncoderSpec, build_encoder, encoder_hash, encoder_of, resnet, with_preprocessing,
+    Architecture,
+    Encoder,
+    EncoderSpec,
+    build_encoder,
+    encoder_hash,
+    encoder_of,
+    resnet,
+    with_preprocessing,
 )  # fmt: skip
 from keras_sslhsic.encoders.resnet import architecture as named_architecture
 from keras_sslhsic.encoders.unlabelled import BareNetworkError
@@ -134,7 +141,9 @@ def load_encoder(path: Path, entry: registry.Entry | None = None) -> Encoder:
 def _load_keras(path: Path, entry: registry.Entry | None) -> Encoder:
     shown = files.display(path)
     model = model_files.load(path)
-    if compat.is_functional(model) and isinstance(model.output, dict):  # the converter's networks with their heads
+    if compat.is_functional(model) and isinstance(
+        model.output, dict
+    ):  # the converter's networks with their heads
         return _with_entry_preprocessing(model.get_layer(index=1), entry)
     try:
         encoder = _with_spec(model, path)

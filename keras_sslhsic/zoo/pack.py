@@ -11,8 +11,8 @@ from typing import Any
 from keras_sslhsic import files, lock
 from keras_sslhsic.zoo import registry
 from keras_sslhsic.zoo.load import load_encoder
-from keras_sslhsic.zoo.save import describe, save_entry
 from keras_sslhsic.zoo.registry import Entry
+from keras_sslhsic.zoo.save import describe, save_entry
 from keras_sslhsic.zoo.sources import ENCODER_FILE
 
 DATA = "bundled Fashion-MNIST subset (10,000 training images, MIT licence), without labels"

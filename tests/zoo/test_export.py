@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from keras_sslhsic import export
 from keras_sslhsic.data.decode import decode
 from keras_sslhsic.encoders import Encoder, encoder_of, with_preprocessing
-from keras_sslhsic import export
 from keras_sslhsic.export import export_litert, export_onnx, export_saved_model, formats
 from keras_sslhsic.export.served import check_answer
 from keras_sslhsic.zoo.extract import extract

@@ -14,9 +14,9 @@ import pytest
 from keras_sslhsic import compat
 from keras_sslhsic.encoders import Architecture, EncoderSpec, resnet, with_preprocessing
 from keras_sslhsic.zoo import convert, model_files
-from keras_sslhsic.zoo.save import save_pretrained
 from keras_sslhsic.zoo.load import load_pretrained
 from keras_sslhsic.zoo.registry import Entry
+from keras_sslhsic.zoo.save import save_pretrained
 
 SHAPE = Architecture((1,), (2,), bottleneck=False, stem_channels=2)
 SPEC = EncoderSpec(None, None, 3, 2, (8, 8), False, (0.5,) * 3, (0.25,) * 3, "tiny")
@@ -136,7 +136,11 @@ def test_every_field_of_a_note_may_be_wrong(weights):
             for key in path[:-1]:
                 inner = inner[key]
             del inner[path[-1]]
-            assert loads_or_says(weights(without)) is None or path[0] == "spec" or path == ("shape", "stem_channels")
+            assert (
+                loads_or_says(weights(without)) is None
+                or path[0] == "spec"
+                or path == ("shape", "stem_channels")
+            )
 
 
 def test_every_field_of_a_spec_may_be_wrong(network, tmp_path):
@@ -162,7 +166,15 @@ def test_every_field_of_a_spec_may_be_wrong(network, tmp_path):
     for place in places(spec):
         for value in WRONG[len(place) :: 4]:
             loaded(with_value(spec, place, value))
-    for wrong in ("a\nb\x1b[31m", None, [], [0], {"a": 1}, {**spec, "height": 7}, {**spec, "feature_size": 3}):
+    for wrong in (
+        "a\nb\x1b[31m",
+        None,
+        [],
+        [0],
+        {"a": 1},
+        {**spec, "height": 7},
+        {**spec, "feature_size": 3},
+    ):
         assert loaded(wrong) is None
 
 

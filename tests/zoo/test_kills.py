@@ -13,8 +13,8 @@ import pytest
 from keras_sslhsic import compat, files, lock
 from keras_sslhsic.export import saved_model
 from keras_sslhsic.zoo import convert, model_files, pack, registry
-from keras_sslhsic.zoo.save import save_pretrained
 from keras_sslhsic.zoo.load import load_pretrained
+from keras_sslhsic.zoo.save import save_pretrained
 
 PIXELS = np.full((1, 2, 2, 1), 255, np.uint8)
 

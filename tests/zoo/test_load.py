@@ -12,9 +12,9 @@ import pytest
 from keras_sslhsic import files
 from keras_sslhsic.encoders import build_encoder, resnet
 from keras_sslhsic.zoo import download, load, model_files, registry, sources
-from keras_sslhsic.zoo.save import save_pretrained
 from keras_sslhsic.zoo.load import load_pretrained
 from keras_sslhsic.zoo.registry import Entry
+from keras_sslhsic.zoo.save import save_pretrained
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* no hash of")
 
