@@ -85,7 +85,8 @@ class Encoder(keras.Model):
             ValueError: if the stages are not known.
 
         Example:
-            >>> [maps.shape for maps in encoder.maps()(images_uint8).values()]  # doctest: +SKIP
+            >>> list(encoder.maps()(images_uint8))
+            ['P2', 'P3', 'P4', 'P5']
         """
         if not self.spec.stages:
             raise ValueError(

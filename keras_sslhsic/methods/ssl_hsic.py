@@ -290,7 +290,9 @@ class SSLHSIC(keras.Model):
         """The evaluation encoder, which reads images in [0, 255]."""
         with self.distribute_strategy.scope():
             policy = self.policy
-            return with_preprocessing(self.evaluation_encoder, policy.mean, policy.std, name=self.encoder.name)
+            return with_preprocessing(
+                self.evaluation_encoder, policy.mean, policy.std, name=self.encoder.name
+            )
 
     def _project(self, encoder, projector, images, training):
         """(features [B, F], projections [B, Q]) of one view; one pass a view keeps its batch statistics apart."""

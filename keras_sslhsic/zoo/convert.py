@@ -76,7 +76,7 @@ def _networks(checkpoint: Checkpoint) -> Networks:
 
 
 def architecture_name(architecture: Architecture) -> str | None:
-    """The name of an architecture in `networks.ARCHITECTURES`, or None."""
+    """The name of an architecture in `encoders.ARCHITECTURES`, or None."""
     return next((name for name in ARCHITECTURES if named_architecture(name) == architecture), None)
 
 

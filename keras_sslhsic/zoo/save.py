@@ -1,10 +1,9 @@
 """`save_pretrained`: an encoder with everything one has to know to use it again."""
 
 import hashlib
-import math
+import json
 import os
 from collections.abc import Mapping
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from keras_sslhsic import files, lock
 from keras_sslhsic.encoders import Encoder, encoder_hash, encoder_of
-from keras_sslhsic.zoo import model_files
+from keras_sslhsic.zoo import model_files, registry
 from keras_sslhsic.zoo.registry import Entry
 from keras_sslhsic.zoo.sources import ENCODER_FILE, ENTRY_FILE, entry_beside
 
@@ -187,26 +186,15 @@ def _checked(facts: Mapping[str, Any]) -> dict[str, Any]:
             f"{', '.join(sorted(unknown))} is no fact to state; those are {', '.join(FACTS)}, and what can be read off the "
             "model is."
         )
-    checked: dict[str, Any] = {}
-    for fact, value in facts.items():
-        if fact == "metrics":
-            if not isinstance(value, Mapping) or not all(map(_is_number, value.values())):
-                raise ValueError(f"metrics are numbers in percent by their names, found {value!r}.")
-            checked[fact] = {str(key): float(number) for key, number in value.items()}
-        elif fact == "width":
-            if value is not None and not _is_number(value):
-                raise ValueError(f"width is a number, found {value!r}.")
-            checked[fact] = value if value is None else float(value)
-        elif not isinstance(value, str):
-            raise ValueError(f"{fact} is a text, found {value!r}.")
-        else:
-            checked[fact] = value
-    return checked
+    plain = json.loads(json.dumps(dict(facts), default=_as_json))
+    registry.check_fields(plain)
+    return plain
 
 
-def _is_number(value: Any) -> bool:
-    number = isinstance(value, (Real, np.number)) and not isinstance(value, bool)
-    return number and math.isfinite(float(value))
+def _as_json(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    return dict(value) if isinstance(value, Mapping) else None  # which is no fact
 
 
 def format_card(entry: Entry) -> str:
