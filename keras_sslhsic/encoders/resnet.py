@@ -29,7 +29,7 @@ class Architecture(NamedTuple):
     def scaled(self, width: float) -> "Architecture":
         """Returns the same network with every channel count multiplied by `width`, rounded, at least 1."""
 
-        def scale(channels):
+        def scale(channels: int) -> int:
             return max(1, round(width * channels))
 
         return self._replace(
@@ -127,7 +127,7 @@ def resnet(
     return keras.Model(images, features, name=name)
 
 
-def _stem(images, channels: int, stem: str):
+def _stem(images: keras.KerasTensor, channels: int, stem: str) -> keras.KerasTensor:
     if stem == "small":
         return _conv_bn_relu(images, channels, 3, 1, "stem")
     if stem == "imagenet":
@@ -136,13 +136,15 @@ def _stem(images, channels: int, stem: str):
     raise ValueError(f"stem must be 'imagenet' or 'small', found {stem!r}.")
 
 
-def _conv_bn_relu(x, channels, size, stride, prefix, suffix=""):
+def _conv_bn_relu(
+    x: keras.KerasTensor, channels: int, size: int, stride: int, prefix: str, suffix: str = ""
+) -> keras.KerasTensor:
     x = _conv(x, channels, size, stride, f"{prefix}_conv{suffix}")
     x = keras.layers.BatchNormalization(name=f"{prefix}_bn{suffix}", **BATCH_NORM)(x)
     return keras.layers.ReLU(name=f"{prefix}_relu{suffix}")(x)
 
 
-def _conv(x, channels, size, stride, name):
+def _conv(x: keras.KerasTensor, channels: int, size: int, stride: int, name: str) -> keras.KerasTensor:
     return keras.layers.Conv2D(
         channels,
         size,
@@ -154,7 +156,9 @@ def _conv(x, channels, size, stride, name):
     )(x)
 
 
-def _block(x, channels, stride, bottleneck, project, name):
+def _block(
+    x: keras.KerasTensor, channels: int, stride: int, bottleneck: bool, project: bool, name: str
+) -> keras.KerasTensor:
     shortcut = x
     if project:
         step = stride

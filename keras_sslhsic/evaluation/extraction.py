@@ -112,13 +112,13 @@ def feature_step(encoder: AnyEncoder) -> tuple[tf.distribute.Strategy, Callable]
     """
     strategy = getattr(encoder, "distribute_strategy", None) or tf.distribute.get_strategy()
 
-    def on_replica(batch):
+    def on_replica(batch: Any) -> tuple[tf.Tensor, Any]:
         images, labels = labelled_batch(batch)
         outputs = encoder(images, training=False) if isinstance(encoder, keras.Model) else encoder(images)
         outputs = tf.cast(outputs, tf.float32)
         return tf.reshape(outputs, [tf.shape(outputs)[0], -1]), labels
 
-    def step(batch):
+    def step(batch: Any) -> tuple[tf.Tensor, tf.Tensor | None]:
         features, labels = strategy.run(on_replica, args=(batch,))
         features = tf.concat(strategy.experimental_local_results(features), axis=0)
         if labels is not None:

@@ -70,20 +70,20 @@ def count_pixels(data: tf.Tensor) -> tf.Tensor:
         value = tf.add_n([numbers[first + i] * 256**i for i in range(last - first + 1)])
         return value if bits is None else value % 2**bits
 
-    def jpeg():
+    def jpeg() -> tf.Tensor:
         shape = tf.cast(tf.io.extract_jpeg_shape(data), tf.int64)
         return shape[0] * shape[1]
 
-    def png():
+    def png() -> tf.Tensor:
         width, height = (tf.add_n([numbers[at + i] * 256 ** (3 - i) for i in range(4)]) for at in (16, 20))
         usable = (tf.strings.substr(head, 12, 4) == b"IHDR") & (tf.maximum(width, height) < 2**31)
         return tf.where(usable, width * height, none)
 
-    def bmp():
+    def bmp() -> tf.Tensor:
         height = number(22, 25)  # below zero from the top down
         return number(18, 21) * tf.minimum(height, 2**32 - height)
 
-    def webp():
+    def webp() -> tf.Tensor:
         kind = tf.strings.substr(head, 12, 4)
         lossy = number(26, 27, 14) * number(28, 29, 14)
         lossless = (number(21, 22, 14) + 1) * (number(22, 24) // 64 % 2**14 + 1)
@@ -112,14 +112,15 @@ def _first_frame(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     content = tf.io.decode_raw(tf.strings.join([data, b"\0" * 16]), tf.uint8)
     most = _BLOCKS + tf.size(content) // _BLOCK
 
-    def at(place):  # zeros behind the end
+    def at(place: tf.Tensor) -> tf.Tensor:  # zeros behind the end
         return tf.cast(content[tf.minimum(place, tf.size(content) - 1)], tf.int32)
 
-    def palette(flags):
+    def palette(flags: tf.Tensor) -> tf.Tensor:
         return tf.where(flags >= 128, 3 * 2 ** (flags % 8 + 1), 0)
 
-    def behind_blocks(place, left):  # each has its length before it, and the last has none
-        def following(p, left):
+    # Each block has its length before it, and the last has none.
+    def behind_blocks(place: tf.Tensor, left: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def following(p: tf.Tensor, left: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return p + at(p) + 1, left - 1
 
         place, left = tf.while_loop(lambda p, left: (at(p) > 0) & (left > 0), following, [place, left])

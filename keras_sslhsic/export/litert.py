@@ -5,6 +5,7 @@ import tempfile
 import warnings
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import files, lock
@@ -33,7 +34,7 @@ def export_litert(model: keras.Model, path: str | os.PathLike) -> None:
         except Exception as error:  # the converter raises several private types
             raise ValueError(f"LiteRT cannot express this encoder: {error}") from error
 
-    def answer(image):
+    def answer(image: np.ndarray) -> np.ndarray:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that TensorFlow 2.20 were to lose it
             interpreter = tf.lite.Interpreter(model_content=content)

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,19 +111,19 @@ def write(model: keras.Model, spec: EncoderSpec, path: str, max_pixels: int = de
         max_pixels: of an image that ``encoded`` takes.
     """
 
-    def train(image):
+    def train(image: tf.Tensor) -> tf.Tensor:
         return model(image, training=True)
 
     sides, fit = spec.shape_seen, resizer(spec)
 
-    def image_of(data):
+    def image_of(data: tf.Tensor) -> tf.Tensor:
         return fit(decoding.pixels(data, spec.channels, max_pixels))
 
-    def encoded_one(data):
+    def encoded_one(data: tf.Tensor) -> tf.Tensor:
         return tf.cast(model(image_of(data)[tf.newaxis], training=False)[0], tf.float32)
 
-    def encoded(data):
-        def one_by_one(function, shape, at_a_time):
+    def encoded(data: tf.Tensor) -> dict[str, tf.Tensor]:
+        def one_by_one(function: Callable, shape: Sequence[int | None], at_a_time: int) -> tf.Tensor:
             spec = tf.TensorSpec(shape, tf.float32)
             return tf.map_fn(function, data, parallel_iterations=at_a_time, fn_output_signature=spec)
 
@@ -138,7 +138,7 @@ def write(model: keras.Model, spec: EncoderSpec, path: str, max_pixels: int = de
         )
         return {"features": model(images, training=False)}
 
-    def traced(function, spec):
+    def traced(function: Callable, spec: tf.TensorSpec) -> Callable:
         return tf.function(function, input_signature=[spec], autograph=False)
 
     with _for_fine_tuning(model):

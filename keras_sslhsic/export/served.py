@@ -19,7 +19,7 @@ def image_spec(spec: EncoderSpec, dtype: tf.DType = tf.uint8) -> tf.TensorSpec:
 def serve(model: keras.Model) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
     """The function of images, uint8 or float in [0, 255], that is served."""
 
-    def features(image):
+    def features(image: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"features": model(tf.cast(image, tf.float32), training=False)}
 
     return features

@@ -194,7 +194,7 @@ class _Extractor:
         """Each file's image, or what is wrong with it, in order; no more are read than two batches ahead."""
         waiting: collections.deque = collections.deque()
 
-        def first():
+        def first() -> tuple[str, np.ndarray | str]:
             name, lease, future = waiting.popleft()
             with lease:
                 return name, future.result()
