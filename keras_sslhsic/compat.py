@@ -113,11 +113,6 @@ def shapes_of(model: Any) -> tuple[Any, Any]:
     return getattr(model, "input_shape", None), getattr(model, "output_shape", None)
 
 
-def operations(model: keras.Model) -> list:
-    """The layers and operations of a model, the first ones first; only its layers where it is not functional."""
-    return list(model.operations if is_functional(model) else model.layers)
-
-
 def layer_before(tensor: Any) -> Any:
     """The layer or operation that a symbolic tensor of a functional model comes from."""
     return tensor._keras_history.operation

@@ -44,7 +44,9 @@ def spec_of(model: Any) -> EncoderSpec:
 
 def _of_with_preprocessing(model: keras.Model, spec: EncoderSpec) -> EncoderSpec | None:
     """Reads the chain of normalisation, resizing, network and rounding; None if it is another."""
-    operations = compat.operations(model)[1:]
+    if not compat.is_functional(model):
+        return None
+    operations = model.operations[1:]
     kinds = [type(operation).__name__ for operation in operations]
     chain = ["Rescaling", *(["Resize"] if "Resize" in kinds else []), "Functional", "Identity"]
     if kinds != chain or not np.all(np.asarray(operations[0].scale) > 0):
@@ -53,7 +55,9 @@ def _of_with_preprocessing(model: keras.Model, spec: EncoderSpec) -> EncoderSpec
     scale, offset = (np.broadcast_to(v, [spec.channels]) for v in (before[0].scale, before[0].offset))
     std = 1 / (255 * scale)
     resize = before[1] if len(before) > 1 else None
-    if resize is not None and (resize.interpolation != "bilinear" or resize.pad_to_aspect_ratio):
+    if resize is not None and (
+        resize.interpolation != "bilinear" or resize.pad_to_aspect_ratio or resize.crop_to_aspect_ratio
+    ):
         return None
     return dataclasses.replace(
         spec,

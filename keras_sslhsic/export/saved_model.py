@@ -124,8 +124,8 @@ def write(model: keras.Model, spec: EncoderSpec, path: str, max_pixels: int = de
 
     def encoded(data: tf.Tensor) -> dict[str, tf.Tensor]:
         def one_by_one(function: Callable, shape: Sequence[int | None], at_a_time: int) -> tf.Tensor:
-            spec = tf.TensorSpec(shape, tf.float32)
-            return tf.map_fn(function, data, parallel_iterations=at_a_time, fn_output_signature=spec)
+            result = tf.TensorSpec(shape, tf.float32)
+            return tf.map_fn(function, data, parallel_iterations=at_a_time, fn_output_signature=result)
 
         if None in sides:  # images of different sizes make no batch
             return {"features": one_by_one(encoded_one, [spec.feature_size], 1)}
@@ -138,8 +138,8 @@ def write(model: keras.Model, spec: EncoderSpec, path: str, max_pixels: int = de
         )
         return {"features": model(images, training=False)}
 
-    def traced(function: Callable, spec: tf.TensorSpec) -> Callable:
-        return tf.function(function, input_signature=[spec], autograph=False)
+    def traced(function: Callable, given: tf.TensorSpec) -> Callable:
+        return tf.function(function, input_signature=[given], autograph=False)
 
     with _for_fine_tuning(model):
         served = _Served()

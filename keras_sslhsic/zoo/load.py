@@ -17,7 +17,7 @@ from keras_sslhsic.encoders import (
     encoder_of,
     resnet,
     with_preprocessing,
-)  # fmt: skip
+)
 from keras_sslhsic.encoders.resnet import architecture as named_architecture
 from keras_sslhsic.encoders.unlabelled import BareNetworkError
 from keras_sslhsic.zoo import convert, model_files, registry, sources

@@ -134,6 +134,18 @@ def test_a_model_of_others_says_its_shapes_and_has_no_maps():
         found.maps()
 
 
+def test_a_cropping_or_longer_chain_is_not_taken_for_that_of_with_preprocessing(encoder):
+    network = encoder.get_layer("r18_1x")
+    images = keras.Input((None, None, 1))
+    for crop in (False, True):
+        x = keras.layers.Rescaling(1 / 255)(images)
+        x = network(keras.ops.image.resize(x, (16, 16), crop_to_aspect_ratio=crop))
+        found = encoder_of(keras.Model(images, keras.layers.Identity(dtype="float32")(x)))
+        assert (found.spec.resize, bool(found.spec.stages)) == ((None, False) if crop else ((16, 16), True))
+    chain = [keras.layers.Conv2D(1, 1), keras.layers.Rescaling(1 / 255), network, keras.layers.Identity()]
+    assert not encoder_of(keras.Sequential([keras.Input((16, 16, 1)), *chain])).spec.stages
+
+
 def test_a_network_of_normalised_pixels_is_no_encoder():
     with pytest.raises(
         ValueError, match=r"no normalisation inside: wrap it with encoders\.with_preprocessing"
@@ -261,6 +273,23 @@ def test_a_trainer_is_its_serving_encoder(trainer, tmp_path):
     np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-5)
     extract_features(trainer, images, cache_dir=tmp_path)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_trainer_on_several_replicas_gives_its_features(tmp_path):
+    strategy = tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    with strategy.scope():
+        network = build_encoder("r18_1x", (16, 16, 1), width=0.02)
+        model = keras_sslhsic.SSLHSIC(network, 8, 4, views=views.grayscale(16), weight_ema=0.9)
+    images = pixels(6, 16, 16, 1)
+    features = extract_features(model, images, batch_size=4)
+    expected = model.evaluation_encoder(views.prepare(images, model.policy))
+    np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
+    keras_sslhsic.save_pretrained(model, tmp_path)
+    np.testing.assert_allclose(
+        keras_sslhsic.load_pretrained(tmp_path)(images), features, rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("kind", ["array", "tensor", "dataset", "pairs"])
