@@ -370,9 +370,9 @@ def _extract(options: argparse.Namespace) -> None:
 
 
 def _export(options: argparse.Namespace) -> None:
-    from keras_sslhsic.zoo.export import export
+    from keras_sslhsic import export
 
-    export(_load(options.model), options.out, options.keep_batch_norm)
+    export.write(_load(options.model), options.out, options.keep_batch_norm)
     print(f"Wrote {display(options.out)}.")
 
 

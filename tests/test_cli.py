@@ -294,11 +294,12 @@ def test_names_are_told_with_their_control_characters_escaped(photos, capsys):
 
 
 def test_what_was_exported_is_named_with_control_characters_escaped(tmp_path, monkeypatch, capsys):
-    from keras_sslhsic.zoo import convert, export
+    from keras_sslhsic import export
+    from keras_sslhsic.zoo import convert
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_load", lambda name: None)
-    monkeypatch.setattr(export, "export", lambda *arguments: None)
+    monkeypatch.setattr(export, "write", lambda *arguments: None)
     monkeypatch.setattr(convert, "convert", lambda *arguments, **options: {"method": "a\x1b"})
     assert cli.main(["export", "--model", "a", "--out", "x\x1b"]) == 0
     assert cli.main(["convert", "a", "--to", "x\x1b.keras"]) == 0

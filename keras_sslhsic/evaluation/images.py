@@ -14,9 +14,9 @@ import tensorflow as tf
 from keras_sslhsic import checks
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.order import Order
+from keras_sslhsic.encoders.checks import labelled_batch
 from keras_sslhsic.evaluation.checks import check_labels
 from keras_sslhsic.evaluation.crops import resize_then_crop
-from keras_sslhsic.evaluation.features import labelled_batch
 
 _GROUP = 16  # images a call of Python, which by itself takes as long as a small image
 

@@ -10,9 +10,10 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_sslhsic.data.subsets import stratified_split
+from keras_sslhsic.encoders import check_images
 from keras_sslhsic.evaluation import metrics
 from keras_sslhsic.evaluation.checks import check_features, check_split
-from keras_sslhsic.evaluation.features import Encoder, check_images, feature_step
+from keras_sslhsic.evaluation.extraction import AnyEncoder, feature_step, shape_read
 from keras_sslhsic.evaluation.images import ENCODING_BATCH, Labelled, Split, describe
 from keras_sslhsic.evaluation.protocol import register
 from keras_sslhsic.evaluation.results import Result
@@ -160,7 +161,7 @@ def linear_features(
 
 
 def linear(
-    encoder: Encoder,
+    encoder: AnyEncoder,
     train: Labelled,
     test: Labelled,
     validation: Labelled | int | None = None,
@@ -300,7 +301,7 @@ def _fit(features, labels, candidates, num_classes, recipe, seed):
 def _train(encoder, train, candidates, *, num_classes, recipe, crop_area, seed, verbose):
     """The classifier of all candidates, the batch that was run, and the number of steps."""
     batches, batch_size, steps_per_epoch = stream(train, recipe.batch_size, seed, crop_area)
-    check_images(encoder, tuple(batches.element_spec[0].shape))
+    check_images(batches.element_spec[0], shape_read(encoder))
     candidates = scale_rates(candidates, recipe.batch_size, batch_size)
     steps = recipe.epochs * steps_per_epoch
     strategy, features_of = feature_step(encoder)

@@ -7,20 +7,20 @@ import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic.data.subsets import hold_out
+from keras_sslhsic.encoders.checks import labelled_batch
 from keras_sslhsic.evaluation.checks import check_classes
 from keras_sslhsic.evaluation.crops import random_crop_and_flip
-from keras_sslhsic.evaluation.features import (
-    Encoder,
+from keras_sslhsic.evaluation.extraction import (
+    AnyEncoder,
     extract_features,
     extract_labelled_features,
-    labelled_batch,
 )
 from keras_sslhsic.evaluation.images import ENCODING_BATCH, Labelled, Split, arrays, count_classes, images_of
 from keras_sslhsic.evaluation.sweep import Choice, choose
 
 
 def features_and_labels(
-    encoder: Encoder, data: Labelled, name: str, verbose: bool = False, batch_size: int = ENCODING_BATCH
+    encoder: AnyEncoder, data: Labelled, name: str, verbose: bool = False, batch_size: int = ENCODING_BATCH
 ) -> tuple[np.ndarray, np.ndarray]:
     """Features float32 [N, F] of all images, and their labels.
 

@@ -30,7 +30,7 @@ class Entry:
 
     Attributes:
         name: what `load_pretrained` is asked for.
-        architecture: a name of `networks.ARCHITECTURES`.
+        architecture: a name of `encoders.ARCHITECTURES`.
         width: multiplier of the base channels, or None for the one in the name.
         stem: ``"imagenet"`` or ``"small"``.
         input_size: side in pixels that images are resized to, or None to take them as they come.
@@ -103,10 +103,7 @@ class Entry:
         ]
         if missing:
             raise ValueError(f"A registry entry needs the fields {', '.join(missing)}.")
-        for field, value in fields.items():
-            expected, fits = _FIELDS[field]
-            if not fits(value):
-                raise ValueError(f"The {field} of a registry entry {expected}, found {value!r:.100}.")
+        check_fields(fields)
         fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
         return cls(**fields)
 
@@ -156,6 +153,14 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "size": ("is a number of bytes or null", _or_null(_count(2**50))),
 }
+
+
+def check_fields(fields: Mapping[str, Any]) -> None:
+    """Raises ValueError for a field of an entry, as JSON has it, that is nothing that it can be."""
+    for field, value in fields.items():
+        expected, fits = _FIELDS[field]
+        if not fits(value):
+            raise ValueError(f"The {field} of a registry entry {expected}, found {value!r:.100}.")
 
 
 def unstated(entry: Entry) -> Entry:
