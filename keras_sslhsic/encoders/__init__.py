@@ -10,6 +10,5 @@ from keras_sslhsic.encoders.heads import projector as projector
 from keras_sslhsic.encoders.resnet import ARCHITECTURES as ARCHITECTURES
 from keras_sslhsic.encoders.resnet import Architecture as Architecture
 from keras_sslhsic.encoders.resnet import build_encoder as build_encoder
-from keras_sslhsic.encoders.resnet import resnet as resnet
 from keras_sslhsic.encoders.spec import EncoderSpec as EncoderSpec
 from keras_sslhsic.encoders.spec import Stage as Stage

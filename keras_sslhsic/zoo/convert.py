@@ -13,8 +13,9 @@ import keras
 import numpy as np
 
 from keras_sslhsic import files, lock
-from keras_sslhsic.encoders import ARCHITECTURES, Architecture, projector, resnet, with_preprocessing
+from keras_sslhsic.encoders import ARCHITECTURES, Architecture, projector, with_preprocessing
 from keras_sslhsic.encoders.resnet import architecture as named_architecture
+from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.zoo import model_files
 from keras_sslhsic.zoo.official import Checkpoint, listed, read_checkpoint
 from keras_sslhsic.zoo.registry import IMAGENET_MEAN, IMAGENET_STD

@@ -15,10 +15,10 @@ from keras_sslhsic.encoders import (
     build_encoder,
     encoder_hash,
     encoder_of,
-    resnet,
     with_preprocessing,
 )
 from keras_sslhsic.encoders.resnet import architecture as named_architecture
+from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.encoders.unlabelled import BareNetworkError
 from keras_sslhsic.zoo import convert, model_files, registry, sources
 

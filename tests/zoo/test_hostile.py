@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from keras_sslhsic import compat
-from keras_sslhsic.encoders import Architecture, EncoderSpec, resnet, with_preprocessing
+from keras_sslhsic.encoders import Architecture, EncoderSpec, with_preprocessing
+from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.zoo import convert, model_files
 from keras_sslhsic.zoo.load import load_pretrained
 from keras_sslhsic.zoo.registry import Entry

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from keras_sslhsic import files
-from keras_sslhsic.encoders import build_encoder, resnet
+from keras_sslhsic.encoders import build_encoder
+from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.zoo import download, load, model_files, registry, sources
 from keras_sslhsic.zoo.load import load_pretrained
 from keras_sslhsic.zoo.registry import Entry
