@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from keras_sslhsic import cli
-from keras_sslhsic.evaluation import results
+from keras_sslhsic.evaluation import Result, results
 from keras_sslhsic.runs import config, evaluate, folder, pretrain
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "fashion_small.py")
@@ -58,14 +58,17 @@ def test_help_says_what_every_command_does(capsys):
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.epochs=0"], "epochs must be at least 1, found 0"),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=1"], "A batch of 1 image: HSIC"),
         (["evaluate"], "Give either --run"),
-        (["evaluate", "--run", "nowhere", "--data", "cifar10"], "--data goes with one protocol: name one of knn, linear"),
+        (["evaluate", "--run", "nowhere", "--data", "cifar10"], "--data goes with one protocol: name one of finetune, linear"),
         (["evaluate", "--run", "nowhere", "--epochs", "3", "--k", "7"], "--epochs, --k go with one protocol"),
-        (["evaluate", "--run", "nowhere", "--config", CONFIG], "--config goes with one protocol"),
+        (["evaluate", "--encoder", "r18_fashion"], "Give a protocol with --encoder: one of finetune, linear"),
+        (["evaluate", "svm", "--encoder", "r18_fashion"], "Unknown protocol 'svm': there are finetune, linear"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--k", "x"], "k must be an integer, found 'x'"),
+        (["evaluate", "transfer", "--encoder", "r18_fashion", "--train-split", "x"], "transfer has no --train-split"),
         (["evaluate", "all", "--encoder", "r18_fashion", "--epochs", "1", "--k", "3", "--data", "nowhere", "--image-size", "9"],
          "--data, --epochs, --image-size, --k go with one protocol"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--batch-size", "-3"], "batch_size must be at least 1, found -3"),
         (["evaluate", "logistic", "--encoder", "r18_fashion", "--validation-split", "x"], "logistic has no --validation-split"),
-        (["evaluate", "knn", "--encoder", "r18_fashion", "--short-side", "0"], "short_side must be None or at least 1"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--short-side", "0"], "short_side must be at least 1, found 0"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--temperature", "inf"], "temperature must be a finite number"),
         (["evaluate", "--run", "nowhere"], "nowhere holds no run"),
         (["evaluate", "knn", "--encoder", "r51_1x"], "r50_1x"),
@@ -137,43 +140,64 @@ def get_config():
 
 
 @pytest.fixture
-def arguments_of(tmp_path, monkeypatch):
-    """(words, settings of a config file) -> the arguments of the protocol's function."""
+def settings_of(tmp_path, monkeypatch):
+    """(words, settings of a config file) -> the settings that the protocol is run with."""
+    asked = []
+
+    def compare(encoders, evals, splits, **options):
+        asked.extend(evals.values())
+        yield Result(value=0.5, interval=(0.4, 0.6))
 
     def read(*words, **settings):
         path = tmp_path / "settings.py"
         path.write_text(SETTINGS.format(settings=repr(settings)))
-        parser = cli._parser()
-        command = ["evaluate", *words, "--config", str(path), "--encoder", "r18_fashion"]
-        options, rest = parser.parse_known_args(command)
-        options.overrides = [cli._override(parser, word, options) for word in rest]
-        return cli._arguments(options)
+        command = ["evaluate", *words, "--config", str(path), "--encoder", "x", "--out", str(tmp_path / "r.jsonl")]
+        assert cli.main(command) == 0
+        return asked.pop()
 
+    monkeypatch.setattr("keras_sslhsic.evaluation.compare.compare", compare)
+    monkeypatch.setattr(cli, "_load", lambda name: keras.Input((28, 28, 1), name="x")._keras_history.operation)
     return read
 
 
-def test_a_length_replaces_one_that_comes_before_in_the_other_unit_too(arguments_of):
+def test_a_command_comes_before_a_file_and_a_length_replaces_one_in_the_other_unit_too(settings_of, capsys):
     swept = {"learning_rates": (0.1,), "epochs": (30, 50)}
     for words in (["--steps", "2"], ["--config.steps=2"]):
-        (recipe,) = arguments_of("finetune", *words, **swept)["recipe"]
-        assert (recipe.steps, recipe.epochs) == (2, None)
-    for words in (["--epochs", "1"], ["--config.epochs=1"], ["--config.epochs=(1,)"]):
-        (recipe,) = arguments_of("finetune", *words, **{**swept, "steps": 5} if "(" in words[-1] else swept)[
-            "recipe"
-        ]
-        assert (recipe.steps, recipe.epochs) == (None, 1)
-    with pytest.raises(ValueError, match="either steps or epochs"):
-        arguments_of("finetune", **swept, steps=3)
-    with pytest.raises(ValueError, match="finetune has no --epoch; it has --batch-size, --epochs"):
-        arguments_of("finetune", "--config.epoch=1", **swept)
+        assert settings_of("finetune", *words, **swept) == {"learning_rates": (0.1,), "steps": 2}
+    assert settings_of("finetune", "--epochs", "1", **swept) == {"learning_rates": (0.1,), "epochs": 1}
+    assert settings_of("finetune", "--config.epochs=(1,)", steps=5) == {"epochs": (1,)}
+    assert settings_of("finetune", "--config.seed=1", "--seed", "2") == {"seed": 2}
+    words = ["--epochs", "1,2", "--learning-rates", "0.1,1e-3", "--crops", "False", "--image-size", "28"]
+    assert settings_of("finetune", *words) == {"epochs": (1, 2), "learning_rates": (0.1, 0.001), "crops": False}
 
 
-def test_single_numbers_stand_for_settings_of_several(arguments_of):
-    (recipe,) = arguments_of("finetune", epochs=2, learning_rates=0.1, weight_decays=0, batch_size=8)[
-        "recipe"
-    ]
-    assert (recipe.epochs, recipe.encoder_learning_rate, recipe.weight_decay) == (2, 0.1, 0.0)
-    assert arguments_of("linear", epochs=2)["recipe"].epochs == 2
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"epochs": 1, "steps": 3}, "either steps or epochs"),
+        ({"epoch": 1}, "finetune has no --epoch; it has --batch-size, --crops"),
+    ],
+)
+def test_a_file_with_settings_that_cannot_be_is_told(settings, message, tmp_path, capsys):
+    (tmp_path / "settings.py").write_text(SETTINGS.format(settings=repr(settings)))
+    assert cli.main(["evaluate", "finetune", "--encoder", "x", "--config", str(tmp_path / "settings.py")]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_protocol_of_ones_own(tmp_path, monkeypatch, capsys):
+    """A file with a function, its registration and settings: its name and flags are known, and the report has its result."""
+    monkeypatch.chdir(tmp_path)
+    keras.Sequential([keras.Input((28, 28, 1)), keras.layers.AveragePooling2D(7), keras.layers.Flatten()]).save("mean.keras")
+    toy = str(Path(__file__).parent / "data" / "toy_protocol.py")
+    command = ["evaluate", "toy", "--config", toy, "--encoder", "mean.keras", "--data", "bundled"]
+    assert cli.main(command) == cli.main([*command, "--power", "2"]) == 0
+    first, second = results.read("results.jsonl")
+    assert (first.protocol, first.recipe["power"], second.recipe["power"]) == ("toy", 1.5, 2)
+    assert 0.5 < first.value < 1 and (first.data, first.num_test) == ("bundled", 2000)
+    assert cli.main(["report", "."]) == 0
+    assert "toy, power=1.5 |" in capsys.readouterr().out.replace("  ", "")
+    assert cli.main([*command, "--power", "-1"]) == 2
+    assert "power must be above 0, found -1" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -485,12 +509,12 @@ def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
     assert [row["features"] for row in summary["results"]] == ["pretrained", "untrained", "raw pixels"]
     assert all(0.1 < row[key] < 1 for row in summary["results"] for key in ("knn", "linear"))
     records = results.read(run)
-    assert [record["encoder"] for record in records] == [
+    assert [record.encoder for record in records] == [
         name for name in (str(run), "untrained", "raw pixels") for _ in ("knn", "linear")
     ]
-    assert [record["value"] for record in records[::2]] == [row["knn"] for row in summary["results"]]
-    assert {record["data"] for record in records} == {"bundled, 0.95 of train held out"}
-    assert len({record.get("encoder_hash") for record in records}) == 3
+    assert [record.value for record in records[::2]] == [row["knn"] for row in summary["results"]]
+    assert {record.data for record in records} == {"bundled, 0.95 of train held out"}
+    assert len({record.encoder_hash for record in records}) == 3
 
     encoder = keras.models.load_model(run / "encoder.keras")
     assert encoder(np.zeros((2, 28, 28, 1), "uint8")).shape == (2, 26)
@@ -499,7 +523,7 @@ def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
     assert all(line in again for line in table.splitlines()[:5])
     assert cli.main(["evaluate", "knn", "--run", str(run), "--k", "5"]) == 0
     *_, record = results.read(run)
-    assert (record["protocol"], record["k"], record["num_test"]) == ("knn", 5, 2000)
+    assert (record.protocol, record.k, record.num_test) == ("knn", 5, 2000)
 
 
 @pytest.mark.slow

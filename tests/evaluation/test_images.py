@@ -9,7 +9,8 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from keras_sslhsic.evaluation.crops import resize_then_crop
-from keras_sslhsic.evaluation.images import Images, of_arrays, of_folder, of_tfds
+from keras_sslhsic.evaluation.images import Split, of_arrays
+from keras_sslhsic.evaluation.loading import of_folder, of_tfds
 
 
 def first(dataset, steps):
@@ -116,7 +117,7 @@ def test_parts_and_sums(arrays):
 
 def test_sizes_are_checked(arrays):
     with pytest.raises(ValueError, match="short_side must be None or at least 8, found 7"):
-        Images(arrays[0].__getitem__, arrays[1], (8, 8, 1), 7)
+        Split(arrays[0].__getitem__, arrays[1], (8, 8, 1), 7)
 
 
 class Objects(tfds.core.GeneratorBasedBuilder):
