@@ -36,6 +36,7 @@ setup(
         "opencv-python-headless>=4.10",
         "pillow>=10.3",
         "threadpoolctl>=3.5",
+        "tabulate>=0.9",
         "tqdm>=4.66",
     ],
     extras_require={

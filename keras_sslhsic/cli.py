@@ -176,8 +176,8 @@ def _evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         "protocol",
         nargs="?",
         metavar="PROTOCOL",
-        help=f"one of {', '.join(PROTOCOLS)}; `all`: every protocol on the bundled images; none, with --run: the evaluations of "
-        "the run's config",
+        help=f"one of {', '.join(PROTOCOLS)}; `all`: a table of the bundled images; none, with --run: what the run's config "
+        "names",
     )
     parser.add_argument(
         "--run", dest="run_folder", help="a run folder: its encoder, compared with the one it started from"
@@ -370,9 +370,9 @@ def _extract(options: argparse.Namespace) -> None:
 
 
 def _export(options: argparse.Namespace) -> None:
-    from keras_sslhsic.zoo.export import export
+    from keras_sslhsic import export
 
-    export(_load(options.model), options.out, options.keep_batch_norm)
+    export.write(_load(options.model), options.out, options.keep_batch_norm)
     print(f"Wrote {display(options.out)}.")
 
 

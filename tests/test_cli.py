@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -14,8 +15,8 @@ import pytest
 from PIL import Image
 
 from keras_sslhsic import cli
-from keras_sslhsic.evaluation import Result, results
-from keras_sslhsic.runs import config, evaluate, folder, pretrain
+from keras_sslhsic.evaluation import PROTOCOLS, Result, results
+from keras_sslhsic.runs import build, config, evaluate, folder, pretrain
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "fashion_small.py")
 FOLDER = str(Path(__file__).parent / "data")
@@ -38,7 +39,17 @@ def test_help_says_what_every_command_does(capsys):
         with pytest.raises(SystemExit) as stopped:
             cli.main([*arguments, "--help"])
         assert stopped.value.code == 0
-    assert "one protocol" in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
+    assert "one of finetune, linear_features" in told
+    # Every setting of every protocol is a flag, said with its default and the protocols that have it.
+    flags = {
+        f"--{name.replace('_', '-')}" for p in PROTOCOLS.values() for name in (*p.settings, *p.needs.settings)
+    }
+    assert all(flag in told for flag in flags)
+    assert (
+        "updates, instead of epochs (default: 20000 (transfer_finetune)) [finetune, transfer_finetune]"
+        in told
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,12 +162,21 @@ def settings_of(tmp_path, monkeypatch):
     def read(*words, **settings):
         path = tmp_path / "settings.py"
         path.write_text(SETTINGS.format(settings=repr(settings)))
-        command = ["evaluate", *words, "--config", str(path), "--encoder", "x", "--out", str(tmp_path / "r.jsonl")]
+        command = [
+            "evaluate",
+            *words,
+            "--config",
+            str(path),
+            "--encoder",
+            "x",
+            "--out",
+            str(tmp_path / "r.jsonl"),
+        ]
         assert cli.main(command) == 0
         return asked.pop()
 
     monkeypatch.setattr("keras_sslhsic.evaluation.compare.compare", compare)
-    monkeypatch.setattr(cli, "_load", lambda name: keras.Input((28, 28, 1), name="x")._keras_history.operation)
+    monkeypatch.setattr(cli, "_load", lambda name: SimpleNamespace(input_shape=(None, 28, 28, 1)))
     return read
 
 
@@ -168,7 +188,11 @@ def test_a_command_comes_before_a_file_and_a_length_replaces_one_in_the_other_un
     assert settings_of("finetune", "--config.epochs=(1,)", steps=5) == {"epochs": (1,)}
     assert settings_of("finetune", "--config.seed=1", "--seed", "2") == {"seed": 2}
     words = ["--epochs", "1,2", "--learning-rates", "0.1,1e-3", "--crops", "False", "--image-size", "28"]
-    assert settings_of("finetune", *words) == {"epochs": (1, 2), "learning_rates": (0.1, 0.001), "crops": False}
+    assert settings_of("finetune", *words) == {
+        "epochs": (1, 2),
+        "learning_rates": (0.1, 0.001),
+        "crops": False,
+    }
 
 
 @pytest.mark.parametrize(
@@ -180,14 +204,18 @@ def test_a_command_comes_before_a_file_and_a_length_replaces_one_in_the_other_un
 )
 def test_a_file_with_settings_that_cannot_be_is_told(settings, message, tmp_path, capsys):
     (tmp_path / "settings.py").write_text(SETTINGS.format(settings=repr(settings)))
-    assert cli.main(["evaluate", "finetune", "--encoder", "x", "--config", str(tmp_path / "settings.py")]) == 2
+    assert (
+        cli.main(["evaluate", "finetune", "--encoder", "x", "--config", str(tmp_path / "settings.py")]) == 2
+    )
     assert message in capsys.readouterr().err
 
 
 def test_a_protocol_of_ones_own(tmp_path, monkeypatch, capsys):
     """A file with a function, its registration and settings: its name and flags are known, and the report has its result."""
     monkeypatch.chdir(tmp_path)
-    keras.Sequential([keras.Input((28, 28, 1)), keras.layers.AveragePooling2D(7), keras.layers.Flatten()]).save("mean.keras")
+    keras.Sequential(
+        [keras.Input((28, 28, 1)), keras.layers.AveragePooling2D(7), keras.layers.Flatten()]
+    ).save("mean.keras")
     toy = str(Path(__file__).parent / "data" / "toy_protocol.py")
     command = ["evaluate", "toy", "--config", toy, "--encoder", "mean.keras", "--data", "bundled"]
     assert cli.main(command) == cli.main([*command, "--power", "2"]) == 0
@@ -266,11 +294,12 @@ def test_names_are_told_with_their_control_characters_escaped(photos, capsys):
 
 
 def test_what_was_exported_is_named_with_control_characters_escaped(tmp_path, monkeypatch, capsys):
-    from keras_sslhsic.zoo import convert, export
+    from keras_sslhsic import export
+    from keras_sslhsic.zoo import convert
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_load", lambda name: None)
-    monkeypatch.setattr(export, "export", lambda *arguments: None)
+    monkeypatch.setattr(export, "write", lambda *arguments: None)
     monkeypatch.setattr(convert, "convert", lambda *arguments, **options: {"method": "a\x1b"})
     assert cli.main(["export", "--model", "a", "--out", "x\x1b"]) == 0
     assert cli.main(["convert", "a", "--to", "x\x1b.keras"]) == 0
@@ -527,18 +556,14 @@ def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_without_averaged_weights_the_trained_encoder_stands_beside_the_first_one(tmp_path, monkeypatch):
-    compared = []
-    monkeypatch.setattr(
-        pretrain,
-        "compare",
-        lambda *encoders_and_data: compared.extend(encoders_and_data[:2]) or [],
-    )
+def test_without_averaged_weights_the_trained_encoder_stands_beside_the_first_one(tmp_path):
     overrides = [argument.removeprefix("--config.") for argument in SMALL]
     settings = config.load(CONFIG, [*overrides, "epochs=1", "model.weight_ema=None"])
     pretrain.run(settings, tmp_path / "run")
     images = np.arange(8 * 28 * 28, dtype=np.uint8).reshape(8, 28, 28, 1)
-    pretrained, untrained = (encoder.predict(images, verbose=0) for encoder in compared)
-    first = evaluate.untrained_encoder(tmp_path / "run").predict(images, verbose=0)
+    encoders = list(evaluate.encoders_of(tmp_path / "run").values())[:2]
+    pretrained, untrained = (encoder.predict(images, verbose=0) for encoder in encoders)
     assert not np.allclose(pretrained, untrained, atol=1e-3)
+    # What a run of before, which did not keep it, is taken to have started from.
+    first = build.initial_encoder(folder.load_config(tmp_path / "run")).predict(images, verbose=0)
     np.testing.assert_allclose(untrained, first, rtol=1e-5, atol=1e-6)

@@ -1,8 +1,8 @@
 """Evaluations of a representation. Each needs only an encoder: a model or function from images to features."""
 
-from keras_sslhsic.evaluation.features import encoder_hash as encoder_hash
-from keras_sslhsic.evaluation.features import extract_features as extract_features
-from keras_sslhsic.evaluation.features import extract_labelled_features as extract_labelled_features
+from keras_sslhsic.encoders import encoder_hash as encoder_hash
+from keras_sslhsic.evaluation.extraction import extract_features as extract_features
+from keras_sslhsic.evaluation.extraction import extract_labelled_features as extract_labelled_features
 from keras_sslhsic.evaluation.fine_tuning import FinetuneRecipe as FinetuneRecipe
 from keras_sslhsic.evaluation.fine_tuning import finetune as finetune
 from keras_sslhsic.evaluation.images import Split as Split

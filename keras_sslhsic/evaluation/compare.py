@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic.evaluation.features import Encoder, encoder_hash
+from keras_sslhsic.encoders import encoder_hash
+from keras_sslhsic.evaluation.extraction import AnyEncoder, as_encoder
 from keras_sslhsic.evaluation.images import Labelled
 from keras_sslhsic.evaluation.protocol import PROTOCOLS, Features
 from keras_sslhsic.evaluation.results import Result
@@ -52,7 +53,7 @@ def raw_pixels(images: tf.Tensor) -> tf.Tensor:
 
 
 def compare(
-    encoders: Mapping[str, Encoder],
+    encoders: Mapping[str, AnyEncoder],
     evals: Mapping[str, Mapping[str, Any]],
     splits: Mapping[str, Labelled],
     *,
@@ -77,7 +78,8 @@ def compare(
     Raises:
         ValueError: for an unknown protocol; as `Protocol.run`.
     """
-    for name, encoder in encoders.items():
+    for name, given_encoder in encoders.items():
+        encoder = as_encoder(given_encoder)
         is_network = isinstance(encoder, keras.Model)
         digest = encoder_hash(encoder) if is_network else None
         features: Features = {}

@@ -13,8 +13,9 @@ from tqdm import tqdm
 
 from keras_sslhsic import checks, compat
 from keras_sslhsic.data.subsets import stratified_subset
+from keras_sslhsic.encoders import check_images
 from keras_sslhsic.evaluation import metrics
-from keras_sslhsic.evaluation.features import check_images
+from keras_sslhsic.evaluation.extraction import shape_read
 from keras_sslhsic.evaluation.images import Labelled, Split, describe
 from keras_sslhsic.evaluation.protocol import register
 from keras_sslhsic.evaluation.results import Result
@@ -191,13 +192,14 @@ def finetune(
         return _train(network, images, recipe, num_classes, several, seed, verbose)
 
     def score(fit, held):
-        values, labels = [], ()
+        values, number = [], 0
         for candidate in tqdm(candidates, desc="fine-tuning", unit="recipe", disable=not verbose):
             run = train_on(_copy(encoder), fit, candidate)
             scores, labels = features_and_labels(run.classifier, held, "validation", verbose)
+            number = len(labels)
             finite = run.finite and np.isfinite(scores).all()
             values.append(metrics.METRICS[metric](scores, labels) if finite else np.nan)
-        return values, len(labels)
+        return values, number
 
     best, chosen, images, held_out = select(
         candidates, images, validation, seed, score, _settings(candidates)
@@ -300,7 +302,7 @@ class _Run:
 
 def _train(network, train, recipe, num_classes, several, seed, verbose):
     batches, batch_size, steps_per_epoch = stream(train, recipe.batch_size, seed, recipe.crop_area)
-    check_images(network, tuple(batches.element_spec[0].shape))
+    check_images(batches.element_spec[0], shape_read(network))
     recipe = _scaled(recipe, batch_size)
     steps = recipe.steps or recipe.epochs * steps_per_epoch
     momentum = batch_norm_momentum(steps_per_epoch)

@@ -5,7 +5,7 @@ folder gives what the same images give as an array.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,9 +14,9 @@ import tensorflow as tf
 from keras_sslhsic import checks
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.order import Order
+from keras_sslhsic.encoders.checks import labelled_batch
 from keras_sslhsic.evaluation.checks import check_labels
 from keras_sslhsic.evaluation.crops import resize_then_crop
-from keras_sslhsic.evaluation.features import labelled_batch
 
 _GROUP = 16  # images a call of Python, which by itself takes as long as a small image
 
@@ -177,12 +177,12 @@ def images_of(data: Labelled, name: str) -> Split | tf.data.Dataset:
     return data if isinstance(data, Split | tf.data.Dataset) else of_arrays(*arrays(data, name))
 
 
-def count_classes(given: int | None = None, **splits: Any) -> int | None:
+def count_classes(splits: Mapping[str, Any], given: int | None = None) -> int | None:
     """The number of classes that folders and data sets of TFDS know by name; else the given one.
 
     Args:
+        splits: the data by name.
         given: the number that was asked for, or None.
-        **splits: the data by name.
 
     Raises:
         ValueError: if two of them name other classes. Labels number the names, so they would mean others too. Or if
@@ -190,7 +190,9 @@ def count_classes(given: int | None = None, **splits: Any) -> int | None:
     """
     checks.integer("num_classes", given, 2, optional=True)
     named = {
-        split: data.class_names for split, data in splits.items() if isinstance(data, Split) and data.class_names
+        split: data.class_names
+        for split, data in splits.items()
+        if isinstance(data, Split) and data.class_names
     }
     first, expected = next(iter(named.items()), ("", ()))
     for split, classes in named.items():

@@ -10,9 +10,10 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_sslhsic.data.subsets import stratified_split
+from keras_sslhsic.encoders import check_images
 from keras_sslhsic.evaluation import metrics
 from keras_sslhsic.evaluation.checks import check_features, check_split
-from keras_sslhsic.evaluation.features import Encoder, check_images, feature_step
+from keras_sslhsic.evaluation.extraction import AnyEncoder, feature_step, shape_read
 from keras_sslhsic.evaluation.images import ENCODING_BATCH, Labelled, Split, describe
 from keras_sslhsic.evaluation.protocol import register
 from keras_sslhsic.evaluation.results import Result
@@ -72,7 +73,9 @@ def _plan_of(recipe: Recipe, candidates: Sequence[Candidate]) -> dict[str, Any]:
 def _made(epochs, batch_size, learning_rates, weight_decays, **crops):
     """The arguments of `linear` that a plan makes."""
     if len(epochs) != 1:
-        raise ValueError(f"A linear evaluation has one number of epochs, found {', '.join(map(str, epochs))}.")
+        raise ValueError(
+            f"A linear evaluation has one number of epochs, found {', '.join(map(str, epochs))}."
+        )
     recipe = replace(PAPER_RECIPE, epochs=epochs[0], batch_size=batch_size)
     return {"candidates": grid(learning_rates, weight_decays), "recipe": recipe, **crops}
 
@@ -158,7 +161,7 @@ def linear_features(
 
 
 def linear(
-    encoder: Encoder,
+    encoder: AnyEncoder,
     train: Labelled,
     test: Labelled,
     validation: Labelled | int | None = None,
@@ -209,7 +212,13 @@ def linear(
     images, test, num_classes = problem(train, test, validation, num_classes)
     candidates = candidates or default_candidates(recipe.batch_size)
     train_on = partial(
-        _train, encoder, num_classes=num_classes, recipe=recipe, crop_area=crop_area, seed=seed, verbose=verbose
+        _train,
+        encoder,
+        num_classes=num_classes,
+        recipe=recipe,
+        crop_area=crop_area,
+        seed=seed,
+        verbose=verbose,
     )
 
     def score(fit, held):
@@ -222,7 +231,12 @@ def linear(
     )
     classifier, ran, steps = train_on(images, [best])
     features, labels = features_and_labels(encoder, test, "test", verbose)
-    given = {**_given(recipe, ran, candidates, held_out), "steps": steps, "crop_area": crop_area, **describe(test)}
+    given = {
+        **_given(recipe, ran, candidates, held_out),
+        "steps": steps,
+        "crop_area": crop_area,
+        **describe(test),
+    }
     result = _result(classifier, check_features(features), labels, best, chosen, recipe, ran, given, seed)
     return replace(result, protocol="linear", num_train=len(images) if isinstance(images, Split) else None)
 
@@ -287,7 +301,7 @@ def _fit(features, labels, candidates, num_classes, recipe, seed):
 def _train(encoder, train, candidates, *, num_classes, recipe, crop_area, seed, verbose):
     """The classifier of all candidates, the batch that was run, and the number of steps."""
     batches, batch_size, steps_per_epoch = stream(train, recipe.batch_size, seed, crop_area)
-    check_images(encoder, tuple(batches.element_spec[0].shape))
+    check_images(batches.element_spec[0], shape_read(encoder))
     candidates = scale_rates(candidates, recipe.batch_size, batch_size)
     steps = recipe.epochs * steps_per_epoch
     strategy, features_of = feature_step(encoder)

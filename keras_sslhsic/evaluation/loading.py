@@ -74,7 +74,9 @@ def load(
     if not folder.is_dir():
         splits = {"train": train_split, "test": test_split, "validation": validation_split}
         return {
-            name: of_tfds(source, split, data_dir=data_dir, **crops) for name, split in splits.items() if split
+            name: of_tfds(source, split, data_dir=data_dir, **crops)
+            for name, split in splits.items()
+            if split
         }
     missing = [name for name in ("train", "test") if not (folder / name).is_dir()]
     if missing:
@@ -117,9 +119,7 @@ _VALIDATION = Setting(
     text, "of a TensorFlow data set, such as train[90%:]", "some training images are held out", str
 )
 FOR_FEATURES = Needs(functools.partial(load, training=False), _SETTINGS)
-FOR_TRAINING = Needs(
-    functools.partial(load, training=True), _SETTINGS | {"validation_split": _VALIDATION}
-)
+FOR_TRAINING = Needs(functools.partial(load, training=True), _SETTINGS | {"validation_split": _VALIDATION})
 
 
 def of_folder(

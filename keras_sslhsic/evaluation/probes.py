@@ -1,26 +1,18 @@
 """Callbacks that measure the features while they are learnt."""
 
 from collections.abc import Mapping
-from typing import Any, runtime_checkable
-from typing import Protocol as Interface
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import checks
+from keras_sslhsic.evaluation.extraction import as_encoder
 from keras_sslhsic.evaluation.images import ENCODING_BATCH, Labelled
 from keras_sslhsic.evaluation.protocol import PROTOCOLS
 
 Arrays = tuple[np.ndarray, np.ndarray]
-
-
-@runtime_checkable
-class HasEncoder(Interface):
-    """A trainer: what is measured is an encoder in it, not the model itself."""
-
-    def serving_encoder(self) -> keras.Model:
-        """The encoder to evaluate, from images in [0, 255] to features."""
 
 
 class Evaluate(keras.callbacks.Callback):
@@ -68,7 +60,7 @@ class Evaluate(keras.callbacks.Callback):
         self._encoder: Any = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        encoder = self.model.serving_encoder() if isinstance(self.model, HasEncoder) else self.model
+        encoder: Any = as_encoder(self.model)
         # Compiled once, not anew for every measurement.
         self._encoder = (
             encoder

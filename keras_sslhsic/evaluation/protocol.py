@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TypeVar
 
-from keras_sslhsic.evaluation.features import Encoder
+from keras_sslhsic.evaluation.extraction import AnyEncoder, as_encoder
 from keras_sslhsic.evaluation.images import ENCODING_BATCH, Labelled, count_classes, describe
 from keras_sslhsic.evaluation.loading import FOR_FEATURES, FOR_TRAINING, Needs
 from keras_sslhsic.evaluation.results import Result
@@ -64,7 +64,7 @@ class Protocol:
 
     def run(
         self,
-        encoder: Encoder,
+        encoder: AnyEncoder,
         splits: Mapping[str, Labelled],
         *,
         features: Features | None = None,
@@ -89,11 +89,11 @@ class Protocol:
         Raises:
             ValueError: for settings that cannot be; and as the protocol's function.
         """
-        arguments = self.arguments_of(settings)
+        arguments, encoder = self.arguments_of(settings), as_encoder(encoder)
         if self.on_features:
             batch = arguments.pop("encoding_batch", encoding_batch)
             features = {} if features is None else features
-            count_classes(**splits)
+            count_classes(splits)
             for split in ("train", "test"):
                 if split not in features:
                     features[split] = features_and_labels(encoder, splits[split], split, verbose, batch)

@@ -79,12 +79,19 @@ class Result:
         """
         if not _is_result(found):
             raise ValueError("A result has a protocol, a value in [0, 1] and its interval.")
-        # Earlier versions had other names, and settings of kNN that stood beside the recipe alone.
+        # Versions before 0.1.0 had other names, and settings of kNN that stood beside the recipe alone.
         found = {"data": found.get("dataset"), **found}
         names = {field.name for field in dataclasses.fields(cls)}
         fields = {name: value for name, value in found.items() if name in names and value is not None}
         details = {name: value for name, value in found.items() if name not in names}
-        recipe = {name: details[name] for name in ("k", "temperature") if name in details}
+        recipe: dict[str, Any] = {name: details[name] for name in ("k", "temperature") if name in details}
+        if (
+            "label" not in found
+            and found["protocol"] == "logistic"
+            and (found.get("recipe") or {}).get("max_iter") == 100
+        ):
+            # The table of the bundled images of version 0.1.0, which did not say it.
+            recipe["standardised"] = True
         data = fields.get("data", "?")
         return cls(
             **fields
@@ -170,7 +177,7 @@ def _results(file: Path) -> list[Result]:
     return results
 
 
-def _is_result(found: dict[str, Any]) -> bool:
+def _is_result(found: Mapping[str, Any]) -> bool:
     """Whether it has what every result has, and nothing of another kind."""
     match found:
         case {"protocol": str(), "value": value, "interval": [low, high]}:
@@ -192,7 +199,7 @@ def _is_result(found: dict[str, Any]) -> bool:
     return False
 
 
-def _has(found: dict[str, Any], name: str) -> bool:
+def _has(found: Mapping[str, Any], name: str) -> bool:
     return found.get(name) is not None
 
 

@@ -73,9 +73,7 @@ def checked(owner: str, settings: Mapping[str, Setting], given: Mapping[str, Any
     unknown = sorted(set(given) - set(settings))
     if unknown:
         raise ValueError(f"{owner} has no {flags(unknown)}; it has {flags(settings)}.")
-    return {
-        name: settings[name].checked(name, value) for name, value in given.items() if value is not None
-    }
+    return {name: settings[name].checked(name, value) for name, value in given.items() if value is not None}
 
 
 def layered(settings: Mapping[str, Setting], *layers: Mapping[str, Any]) -> dict[str, Any]:

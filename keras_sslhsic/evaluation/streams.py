@@ -7,20 +7,20 @@ import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic.data.subsets import hold_out
+from keras_sslhsic.encoders.checks import labelled_batch
 from keras_sslhsic.evaluation.checks import check_classes
 from keras_sslhsic.evaluation.crops import random_crop_and_flip
-from keras_sslhsic.evaluation.features import (
-    Encoder,
+from keras_sslhsic.evaluation.extraction import (
+    AnyEncoder,
     extract_features,
     extract_labelled_features,
-    labelled_batch,
 )
 from keras_sslhsic.evaluation.images import ENCODING_BATCH, Labelled, Split, arrays, count_classes, images_of
 from keras_sslhsic.evaluation.sweep import Choice, choose
 
 
 def features_and_labels(
-    encoder: Encoder, data: Labelled, name: str, verbose: bool = False, batch_size: int = ENCODING_BATCH
+    encoder: AnyEncoder, data: Labelled, name: str, verbose: bool = False, batch_size: int = ENCODING_BATCH
 ) -> tuple[np.ndarray, np.ndarray]:
     """Features float32 [N, F] of all images, and their labels.
 
@@ -103,14 +103,16 @@ def problem(
         ValueError: if labels are unusable, the splits name other classes, or the number of classes is not known.
     """
     images, test = images_of(train, "train"), images_of(test, "test")
-    num_classes = count_classes(num_classes, train=images, validation=validation, test=test)
+    num_classes = count_classes({"train": images, "validation": validation, "test": test}, num_classes)
     if isinstance(images, Split):
         if images.labels.ndim == 2:  # an image may have several classes
             return images, test, images.labels.shape[1]
         check_classes(images.labels, test.labels if isinstance(test, Split) else [])
         num_classes = num_classes or int(images.labels.max()) + 1
     if num_classes is None:
-        raise ValueError("A dataset of training batches does not say how many classes there are: give num_classes.")
+        raise ValueError(
+            "A dataset of training batches does not say how many classes there are: give num_classes."
+        )
     return images, test, num_classes
 
 

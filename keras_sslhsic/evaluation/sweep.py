@@ -134,7 +134,12 @@ def training_settings(defaults: Mapping[str, Any], *more: str) -> dict[str, Sett
     """
     kinds = {
         "batch_size": Setting(natural, "images a step"),
-        "epochs": Setting(natural, "passes over the training images, one or several to choose from", several=True, replaces="steps"),
+        "epochs": Setting(
+            natural,
+            "passes over the training images, one or several to choose from",
+            several=True,
+            replaces="steps",
+        ),
         "steps": Setting(natural, "updates, instead of epochs", replaces="epochs"),
         "learning_rates": Setting(
             positive,
@@ -143,11 +148,15 @@ def training_settings(defaults: Mapping[str, Any], *more: str) -> dict[str, Sett
             several=True,
         ),
         "weight_decays": Setting(
-            checks.number, "to choose from, as 0,1e-6 (in fine-tuning each is divided by the learning rate)", several=True
+            checks.number,
+            "to choose from, as 0,1e-6 (in fine-tuning each is divided by the learning rate)",
+            several=True,
         ),
         "head_learning_rate": Setting(checks.number, "of the new layer", "as the encoder's"),
         "crops": Setting(checks.flag, "whether images are cropped and mirrored at random", "True"),
-        "num_classes": Setting(partial(checks.integer, least=2), "classes of a TFDS set that does not name them"),
+        "num_classes": Setting(
+            partial(checks.integer, least=2), "classes of a TFDS set that does not name them"
+        ),
     }
     names = ("batch_size", "epochs", "learning_rates", "weight_decays", *more)
     return SEED | {
@@ -173,7 +182,15 @@ def planned(
         make: the settings of the training -> arguments.
         given: what was set. What is no setting of the training is an argument as it is.
     """
-    names = {"epochs", "steps", "batch_size", "learning_rates", "weight_decays", "head_learning_rate", "crops"}
+    names = {
+        "epochs",
+        "steps",
+        "batch_size",
+        "learning_rates",
+        "weight_decays",
+        "head_learning_rate",
+        "crops",
+    }
     own = {name: given[name] for name in names & given.keys()}
     rest = {name: value for name, value in given.items() if name not in names}
     if not own:

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from keras_sslhsic.data.subsets import hold_out
-from keras_sslhsic.evaluation.features import Encoder
+from keras_sslhsic.evaluation.extraction import AnyEncoder
 from keras_sslhsic.evaluation.fine_tuning import (
     TRANSFER,
     FinetuneRecipe,
@@ -171,7 +171,9 @@ def load(
 
     tfds.builder(dataset.tfds, data_dir=data_dir).download_and_prepare()
     where: dict[str, Any] = {"data_dir": data_dir, "label_key": dataset.label, **crops}
-    return TransferSplits(name, {split: of_tfds(dataset.tfds, part, **where) for split, part in names.items()})
+    return TransferSplits(
+        name, {split: of_tfds(dataset.tfds, part, **where) for split, part in names.items()}
+    )
 
 
 @register(
@@ -181,7 +183,7 @@ def load(
     needs=Needs(partial(load, training=False), IMAGE_SETTINGS),
 )
 def transfer(
-    encoder: Encoder,
+    encoder: AnyEncoder,
     splits: TransferSplits,
     *,
     encoding_batch: int = ENCODING_BATCH,

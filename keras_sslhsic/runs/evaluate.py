@@ -15,7 +15,6 @@ from keras_sslhsic import checks, views
 from keras_sslhsic.data.sources import bundled_splits
 from keras_sslhsic.evaluation import PROTOCOLS, results
 from keras_sslhsic.evaluation.compare import compare, raw_pixels
-from keras_sslhsic.evaluation.features import Encoder
 from keras_sslhsic.evaluation.images import Labelled
 from keras_sslhsic.evaluation.probes import Evaluate
 from keras_sslhsic.evaluation.settings import checked
@@ -151,7 +150,7 @@ def evaluate_run(
     return [{"features": name, **labels, **values} for name, values in found.items()]
 
 
-def encoders_of(workdir: str | os.PathLike) -> dict[str, Encoder]:
+def encoders_of(workdir: str | os.PathLike) -> dict[str, Any]:
     """What a finished run is measured by: its encoder, by the run's name, the "untrained" one, and "raw pixels".
 
     Raises:

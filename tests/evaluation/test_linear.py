@@ -1,11 +1,14 @@
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_sslhsic.evaluation import linear, linear_evaluation, linear_features
-from keras_sslhsic.evaluation.linear_evaluation import RELEASED_RECIPE, default_candidates, released, standardise
+from keras_sslhsic.evaluation.linear_evaluation import (
+    RELEASED_RECIPE,
+    default_candidates,
+    released,
+    standardise,
+)
 from keras_sslhsic.evaluation.sweep import Candidate, Recipe, WideClassifier, choose, grid, schedule
 
 CANDIDATES = grid((0.01, 0.1, 0.5), (0.0, 1e-2))

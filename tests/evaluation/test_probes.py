@@ -57,7 +57,10 @@ def test_every_must_be_positive(pictures):
 def test_any_protocol_watches_by_its_settings_and_name(model, pictures):
     splits = dict(zip(("train", "test"), pictures, strict=True))
     recipe = {"steps": 3, "batch_size": 20, "learning_rates": 0.1}
-    probes = [Evaluate("knn", splits, name="five", k=5, every=2), Evaluate("finetune", splits, every=4, **recipe)]
+    probes = [
+        Evaluate("knn", splits, name="five", k=5, every=2),
+        Evaluate("finetune", splits, every=4, **recipe),
+    ]
     history = fit(model, pictures, probes)
     expected = PROTOCOLS["knn"].run(model, splits, k=5)
     assert history["five_top1"][-1] == pytest.approx(expected.top1, abs=0.013)

@@ -55,9 +55,7 @@ def test_every_protocol_beats_chance_on_pictures(make_encoder, splits, protocol)
 
 def test_datasets_give_what_arrays_give(make_encoder, splits):
     encoder = make_encoder()
-    datasets = {
-        name: tf.data.Dataset.from_tensor_slices(part).batch(32) for name, part in splits.items()
-    }
+    datasets = {name: tf.data.Dataset.from_tensor_slices(part).batch(32) for name, part in splits.items()}
     one, other = (PROTOCOLS["knn"].run(encoder, data, k=5) for data in (datasets, splits))
     assert one == other
 
@@ -78,8 +76,8 @@ def test_folders_whose_classes_are_not_the_same_are_refused(protocol, make_encod
 
 def test_classes_are_counted_by_their_names(pictures):
     named, nameless = of_arrays(*pictures[0], ["a", "b", "c", "d"]), of_arrays(*pictures[1])
-    assert count_classes(train=named, validation=5, test=named) == 4
-    assert count_classes(train=pictures[0], test=nameless) is None
+    assert count_classes({"train": named, "validation": 5, "test": named}) == 4
+    assert count_classes({"train": pictures[0], "test": nameless}) is None
 
 
 @pytest.fixture
@@ -153,7 +151,10 @@ def test_default_learning_rates_follow_the_batch_size(protocol, batch):
 
 def test_what_is_given_later_comes_first_and_a_length_replaces_one_in_another_unit():
     settings = PROTOCOLS["finetune"].settings
-    assert layered(settings, {"epochs": (30, 50), "batch_size": 8}, {"steps": 2}) == {"batch_size": 8, "steps": 2}
+    assert layered(settings, {"epochs": (30, 50), "batch_size": 8}, {"steps": 2}) == {
+        "batch_size": 8,
+        "steps": 2,
+    }
     assert layered(settings, {"steps": 5}, {"epochs": 1}, {"epochs": 2}) == {"epochs": 2}
     # In one layer both are there, to be refused.
     assert layered(settings, {"epochs": 1, "steps": 2}) == {"epochs": 1, "steps": 2}
@@ -200,7 +201,11 @@ def test_too_few_images_to_hold_any_out_are_named(protocol, make_encoder, splits
         ("knn", {"temperature": "0.1"}, "temperature must be a finite number, found '0.1'"),
         ("knn", {"protocol": "linear"}, "knn has no --protocol"),
         ("knn", {"batch_size": 0}, "batch_size must be at least 1, found 0"),
-        ("logistic", {"encoding_batch": 3}, "logistic has no --encoding-batch; it has --batch-size, --holdout"),
+        (
+            "logistic",
+            {"encoding_batch": 3},
+            "logistic has no --encoding-batch; it has --batch-size, --holdout",
+        ),
         ("linear", {"epochs": (0,)}, "epochs must be at least 1, found 0"),
         ("linear_features", {"batch_size": 0}, "batch_size must be at least 1, found 0"),
     ],
@@ -211,12 +216,12 @@ def test_settings_that_cannot_be_are_named(protocol, given, message):
 
 
 def test_an_unknown_protocol_is_told_with_all_that_there_are():
-    with pytest.raises(ValueError, match="Unknown protocol 'svm': there are .*knn.*transfer_finetune"):
+    with pytest.raises(ValueError, match=r"Unknown protocol 'svm': there are .*knn.*transfer_finetune"):
         PROTOCOLS["svm"]
 
 
 def test_images_of_another_set_are_no_transfer(make_encoder, splits):
-    with pytest.raises(ValueError, match="one of food101, cifar10.*found images of another set"):
+    with pytest.raises(ValueError, match=r"one of food101, cifar10.*found images of another set"):
         PROTOCOLS["transfer"].run(make_encoder(), splits)
 
 
@@ -233,7 +238,11 @@ def test_encoders_beside_each_other(make_encoder, splits):
     evals = {**QUICK, "logistic": {"l2": (0.1, 1.0), "seed": 3}, "tuned": short}
     found = list(
         compare(
-            {"a": encoder, "counted": counted, "raw pixels": raw_pixels}, evals, splits, data="pictures", seed=7
+            {"a": encoder, "counted": counted, "raw pixels": raw_pixels},
+            evals,
+            splits,
+            data="pictures",
+            seed=7,
         )
     )
     on_features = ["knn", "linear", "logistic"]

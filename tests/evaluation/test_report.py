@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_sslhsic.evaluation import report, results
-from keras_sslhsic.evaluation import reporting
+from keras_sslhsic.evaluation import report, reporting, results
 from keras_sslhsic.evaluation.metrics import wilson_interval
 from keras_sslhsic.evaluation.results import Result
 
@@ -160,7 +159,7 @@ def test_records_of_earlier_versions_have_a_place():
 
 def test_results_of_version_0_1_0_stand_in_the_table_of_new_ones():
     """The same encoder, protocol, recipe and data: one place, which the later result takes."""
-    old = results.read(Path(__file__).parents[1] / "data" / "results_0.1.0.jsonl")
+    old = results.read(Path(__file__).parents[1] / "data" / "run_0.1.0")
     recipe = {"k": 20, "temperature": 0.07, "image_size": 28}
     new = Result(
         protocol="knn", value=0.25, interval=(0.2, 0.3), num_test=2000, num_train=10000, recipe=recipe, data="bundled",

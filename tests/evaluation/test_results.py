@@ -66,7 +66,12 @@ OLDER = {"protocol": "knn", "dataset": "fashion_mnist_subset", "value": 0.8, "in
 def test_records_of_earlier_versions_are_results(tmp_path):
     write(tmp_path / "results.jsonl", OLDER, OLD)
     older, old = results.read(tmp_path)
-    assert (old.encoder, old.encoder_hash, old.data, old.num_train) == ("runs/a", OLD["encoder_hash"], "bundled", 10000)
+    assert (old.encoder, old.encoder_hash, old.data, old.num_train) == (
+        "runs/a",
+        OLD["encoder_hash"],
+        "bundled",
+        10000,
+    )
     assert (old.recipe, old.top5, old.epochs, old.seed) == (OLD["recipe"], 0.9695, 30, 0)
     assert (older.data, older.recipe, older.encoder, older.time) == ("bundled", {"k": 20}, "?", "")
     assert OLD.items() <= old.to_dict().items()
@@ -144,7 +149,12 @@ def test_records_are_in_the_order_of_their_time(tmp_path):
 
 def test_same_result_of_another_time_is_known(tmp_path):
     result = Result(
-        protocol="knn", value=np.float64(0.5), interval=(0.4, 0.6), recipe={"k": 20}, details={"top5": None}, time="1"
+        protocol="knn",
+        value=np.float64(0.5),
+        interval=(0.4, 0.6),
+        recipe={"k": 20},
+        details={"top5": None},
+        time="1",
     )
     results.append(tmp_path / "results.jsonl", result)
     [read] = results.read(tmp_path / "results.jsonl")

@@ -67,7 +67,7 @@ def test_official_validation_splits_are_kept(name):
 
 
 def test_unknown_set():
-    with pytest.raises(ValueError, match="Unknown transfer set 'iris'.*here are food101, cifar10"):
+    with pytest.raises(ValueError, match=r"Unknown transfer set 'iris'.*here are food101, cifar10"):
         load("iris")
 
 

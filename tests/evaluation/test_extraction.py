@@ -98,10 +98,10 @@ def test_encoder_hash_survives_saving_and_sees_every_change(make_encoder, tmp_pa
 @pytest.mark.parametrize(
     "images, message",
     [
-        (np.zeros([4, 9, 8, 1], np.uint8), r"\(8, 8, 1\), found \(9, 8, 1\)"),
-        (np.zeros([4, 8, 8, 3], np.uint8), r"\(8, 8, 1\), found \(8, 8, 3\)"),
-        (np.zeros([4, 8, 8], np.uint8), r"\[N, H, W, C\]"),
-        (np.zeros([0, 8, 8, 1], np.uint8), "no images"),
+        (np.zeros([4, 9, 8, 1], np.uint8), r"\[B, 8, 8, 1\], found shape \[4, 9, 8, 1\]. Resize"),
+        (np.zeros([4, 8, 8, 3], np.uint8), r"\[B, 8, 8, 1\], found shape \[4, 8, 8, 3\]"),
+        (np.zeros([4, 8, 8], np.uint8), r"found shape \[4, 8, 8\]"),
+        (np.zeros([0, 8, 8, 1], np.uint8), "is empty"),
     ],
 )
 def test_images_that_do_not_fit(make_encoder, images, message):

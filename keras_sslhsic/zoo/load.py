@@ -8,10 +8,18 @@ from typing import Any
 import keras
 
 from keras_sslhsic import compat, files
-from keras_sslhsic.encoders import Architecture, build_encoder, resnet, with_preprocessing
-from keras_sslhsic.encoders.base import PretrainedEncoder, encoder_of, is_bare
+from keras_sslhsic.encoders import (
+    Architecture,
+    Encoder,
+    EncoderSpec,
+    build_encoder,
+    encoder_hash,
+    encoder_of,
+    with_preprocessing,
+)
 from keras_sslhsic.encoders.resnet import architecture as named_architecture
-from keras_sslhsic.evaluation.features import encoder_hash
+from keras_sslhsic.encoders.resnet import resnet
+from keras_sslhsic.encoders.unlabelled import BareNetworkError
 from keras_sslhsic.zoo import convert, model_files, registry, sources
 
 
@@ -21,7 +29,7 @@ def load_pretrained(
     cache_dir: str | os.PathLike | None = None,
     trainable: bool = False,
     freeze_batch_norm: bool = False,
-) -> keras.Model:
+) -> Encoder:
     """Loads an encoder that reads pixels.
 
     Args:
@@ -38,7 +46,7 @@ def load_pretrained(
             offset) as it is.
 
     Returns:
-        keras.Model from images [B, H, W, C], uint8 or float in [0, 255] (of any size if the network resizes
+        `Encoder`, a keras.Model from images [B, H, W, C], uint8 or float in [0, 255] (of any size if the network resizes
         them, as those of the zoo for ImageNet do), to float32 features [B, F].
 
     Raises:
@@ -63,18 +71,17 @@ def load_pretrained(
                 f"{files.display(path)} holds its own weights: leave out weights={str(weights)!r}."
             )
         file = sources.in_folder(path)
-        model, entry = _load_file(file, entry=None), sources.entry_beside(file)
+        encoder, entry = load_encoder(file), sources.entry_beside(file)
     else:
         if os.fspath(name).startswith((".", os.sep)):
             raise FileNotFoundError(f"There is no file or folder {os.fspath(name)!r}.")
         entry = registry.get(str(name))
         if weights == "random":
-            model = _with_entry_preprocessing(_untrained(entry), entry)
+            encoder = _with_entry_preprocessing(_untrained(entry), entry)
         else:
-            model = _load_found(entry, weights, _cache(cache_dir))
+            encoder = _load_found(entry, weights, _cache(cache_dir))
         if weights is not None or sources.WEIGHTS_VARIABLE in os.environ:
             entry = registry.unstated(entry)  # what is known of the published weights says nothing of these
-    encoder = PretrainedEncoder(model.inputs[0], model.outputs[0], name=model.name)
     encoder.entry = entry
     encoder.measured = encoder_hash(encoder) if entry is not None and entry.metrics else None
     compat.set_trainable(encoder, trainable)
@@ -91,10 +98,10 @@ def _cache(cache_dir: str | os.PathLike | None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keras_sslhsic"
 
 
-def _load_found(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path) -> keras.Model:
+def _load_found(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path) -> Encoder:
     path = sources.find(entry, weights, cache)
     try:
-        return _load_file(path, entry)
+        return load_encoder(path, entry)
     except ValueError as error:
         if sources.forget(path, cache):
             raise ValueError(
@@ -103,8 +110,17 @@ def _load_found(entry: registry.Entry, weights: str | os.PathLike | None, cache:
         raise
 
 
-def _load_file(path: Path, entry: registry.Entry | None) -> keras.Model:
-    """Reads an encoder of pixels from any kind of file."""
+def load_encoder(path: Path, entry: registry.Entry | None = None) -> Encoder:
+    """Reads an encoder from any kind of file.
+
+    Args:
+        path: the file.
+        entry: what it has to be, where that is known.
+
+    Raises:
+        ValueError: if it is of another kind, damaged or of another architecture.
+        OSError: if it cannot be read or is no regular file.
+    """
     files.open_regular(path, model_files.LARGEST).close()
     try:
         if path.suffix == ".keras":
@@ -122,40 +138,54 @@ def _load_file(path: Path, entry: registry.Entry | None) -> keras.Model:
     raise ValueError(f"{files.display(path)} is no model file: expected .keras, .weights.h5, .npy or .pkl.")
 
 
-def _load_keras(path: Path, entry: registry.Entry | None) -> keras.Model:
+def _load_keras(path: Path, entry: registry.Entry | None) -> Encoder:
     shown = files.display(path)
     model = model_files.load(path)
-    if isinstance(getattr(model, "output", None), dict):  # the converter's networks with their heads
+    if compat.is_functional(model) and isinstance(
+        model.output, dict
+    ):  # the converter's networks with their heads
         return _with_entry_preprocessing(model.get_layer(index=1), entry)
     try:
-        model = encoder_of(model)
+        encoder = _with_spec(model, path)
+    except BareNetworkError:
+        if entry is None:
+            _check_for_imagenet(model, path)
+        encoder = _with_entry_preprocessing(model, entry)
     except ValueError as error:
         raise ValueError(f"{shown}: {error}") from None
     if entry is not None:
-        found = model.output_shape[-1], model_files.count_parameters(model)
+        found = encoder.spec.feature_size, model_files.count_parameters(encoder)
         expected = entry.feature_size, entry.parameters
         if found != expected:
             raise ValueError(
                 f"{shown} is of another architecture than {entry.name}: (features, parameters) are {found}, expected "
                 f"{expected}."
             )
-    if not is_bare(model):
-        return model
-    if entry is None:
-        if model.input_shape[1:] != (None, None, 3):
-            raise ValueError(
-                f"{shown} is an encoder of images {list(model.input_shape[1:])} without normalisation: save "
-                "encoders.with_preprocessing(encoder, mean, std), which reads pixels."
-            )
-        warnings.warn(
-            f"{shown} is an encoder without normalisation: that of ImageNet, and resizing to 224 pixels, are put before it. If "
-            "it was trained otherwise, wrap it in encoders.with_preprocessing before saving it.",
-            stacklevel=4,
+    return encoder
+
+
+def _with_spec(model: keras.Model, path: Path) -> Encoder:
+    note = model_files.read_note(path)
+    if "spec" not in note:
+        return encoder_of(model)
+    return Encoder(model.inputs[0], model.outputs[0], EncoderSpec.from_dict(note["spec"]), model.name)
+
+
+def _check_for_imagenet(network: keras.Model, path: Path) -> None:
+    shown = files.display(path)
+    if network.input_shape[1:] != (None, None, 3):
+        raise ValueError(
+            f"{shown} is an encoder of images {list(network.input_shape[1:])} without normalisation: save "
+            "encoders.with_preprocessing(encoder, mean, std), which reads pixels."
         )
-    return _with_entry_preprocessing(model, entry)
+    warnings.warn(
+        f"{shown} is an encoder without normalisation: that of ImageNet, and resizing to 224 pixels, are put before it. If "
+        "it was trained otherwise, wrap it in encoders.with_preprocessing before saving it.",
+        stacklevel=5,
+    )
 
 
-def _load_weights(path: Path, entry: registry.Entry | None) -> keras.Model:
+def _load_weights(path: Path, entry: registry.Entry | None) -> Encoder:
     note = model_files.read_note(path)
     if note:
         built = _noted_architecture(note, path)
@@ -177,7 +207,13 @@ def _load_weights(path: Path, entry: registry.Entry | None) -> keras.Model:
         encoder = resnet(built, (None, None, note["channels"]), note["stem"], name)
         encoder.load_weights(path)
     model_files.check_finite(encoder, path)
-    return _with_entry_preprocessing(encoder, entry)
+    if entry is not None or "spec" not in note:
+        return _with_entry_preprocessing(encoder, entry)
+    try:
+        spec = EncoderSpec.from_dict(note["spec"])
+        return with_preprocessing(encoder, spec.mean, spec.std, spec.resize, spec.antialias)
+    except ValueError as error:
+        raise ValueError(f"{files.display(path)}: {error}") from None
 
 
 def _noted_architecture(note: dict[str, Any], path: Path) -> Architecture:
@@ -213,7 +249,7 @@ def _check_architecture(path: Path, found: Architecture, entry: registry.Entry |
         )
 
 
-def _with_entry_preprocessing(encoder: keras.Model, entry: registry.Entry | None) -> keras.Model:
+def _with_entry_preprocessing(encoder: keras.Model, entry: registry.Entry | None) -> Encoder:
     """Puts resizing and normalisation in front; without an entry those of the ImageNet networks."""
     if entry is None:
         return with_preprocessing(encoder, registry.IMAGENET_MEAN, registry.IMAGENET_STD, size=224)

@@ -8,9 +8,9 @@ import pytest
 from keras_sslhsic import files
 from keras_sslhsic.encoders import build_encoder, with_preprocessing
 from keras_sslhsic.zoo import pack, registry
-from keras_sslhsic.zoo.card import FACTS, save_pretrained
-from keras_sslhsic.zoo.pretrained import load_pretrained
+from keras_sslhsic.zoo.load import load_pretrained
 from keras_sslhsic.zoo.registry import Entry
+from keras_sslhsic.zoo.save import FACTS, save_pretrained
 
 
 def test_the_folder_holds_all_there_is_to_know(encoder, real_images, tmp_path):

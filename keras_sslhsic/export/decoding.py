@@ -1,91 +1,17 @@
-"""What is in a SavedModel of an encoder: its functions, signatures and variables."""
+"""Decoding image files within a graph, which sees to it that they are what a server may spend its memory on."""
 
-import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
-
-import keras
 import tensorflow as tf
-
-from keras_sslhsic import compat
-from keras_sslhsic.data.decode import MAX_PIXELS
-from keras_sslhsic.encoders.base import resizer, sides_seen
 
 # The blocks of a GIF file are full, 255 bytes, but for the last of each chain: so many are walked, and one for each
 # so many bytes.
 _BLOCKS, _BLOCK = 512, 128
 
 
-def image_spec(model: keras.Model, dtype=tf.uint8) -> tf.TensorSpec:
-    """Images as a model takes them, in batches of any size."""
-    return tf.TensorSpec((None, *model.input_shape[1:]), dtype, name="image")
-
-
-def serve(model: keras.Model) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-    """The function of images, uint8 or float in [0, 255], that is served."""
-
-    def features(image):
-        return {"features": model(tf.cast(image, tf.float32), training=False)}
-
-    return features
-
-
-class _Served(tf.Module):
-    """What a SavedModel holds. Keras's own export archive would write every weight twice."""
-
-    variables: Any = ()
-    trainable_variables: Any = ()
-
-
-def write(model: keras.Model, path: str, max_pixels: int = MAX_PIXELS) -> None:
-    """Writes a SavedModel with the signatures of `export_saved_model`; ``encoded`` refuses images of more pixels."""
-
-    def train(image):
-        return model(image, training=True)
-
-    sides, fit = sides_seen(model), resizer(model)
-
-    def image_of(data):
-        return fit(_pixels(data, sides[-1], max_pixels))
-
-    def encoded_one(data):
-        return tf.cast(model(image_of(data)[tf.newaxis], training=False)[0], tf.float32)
-
-    def encoded(data):
-        def one_by_one(function, shape, at_a_time):
-            spec = tf.TensorSpec(shape, tf.float32)
-            return tf.map_fn(function, data, parallel_iterations=at_a_time, fn_output_signature=spec)
-
-        if None in sides:  # images of different sizes make no batch
-            return {"features": one_by_one(encoded_one, model.output_shape[1:], 1)}
-        # Together they take no more memory than the largest one may.
-        counts = tf.map_fn(_count_pixels, data, fn_output_signature=tf.int64)
-        images = tf.cond(
-            tf.reduce_sum(tf.minimum(counts, max_pixels + 1)) <= max_pixels,
-            lambda: one_by_one(image_of, sides, 10),
-            lambda: one_by_one(image_of, sides, 1),
-        )
-        return {"features": model(images, training=False)}
-
-    def traced(function, spec):
-        return tf.function(function, input_signature=[spec], autograph=False)
-
-    with _for_fine_tuning(model):
-        served = _Served()
-        served.variables = [v.value for v in model.variables]
-        served.trainable_variables = [v.value for v in model.trainable_variables]
-        served.train = traced(train, image_spec(model, tf.float32))
-        signatures = {"serving_default": traced(serve(model), image_spec(model))}
-        if model.input_shape[-1] in (1, 3, 4):
-            signatures["encoded"] = traced(encoded, tf.TensorSpec([None], tf.string, name="bytes"))
-        tf.saved_model.save(served, path, signatures)
-
-
-def _pixels(data: tf.Tensor, channels: int, max_pixels: int) -> tf.Tensor:
+def pixels(data: tf.Tensor, channels: int, max_pixels: int) -> tf.Tensor:
     """Decodes a file to uint8 [H, W, channels]."""
     # By default TensorFlow takes another cosine transform than Pillow. Every format can be asked for the channels that
     # the file has, and not every one for others.
-    count = _count_pixels(data)
+    count = count_pixels(data)
     walked = tf.debugging.Assert(
         count >= 0,
         ["The GIF file has more blocks than its size explains: save it again with another program."],
@@ -134,7 +60,7 @@ def _head(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return head, tf.cast(tf.io.decode_raw(head, tf.uint8), tf.int64)
 
 
-def _count_pixels(data: tf.Tensor) -> tf.Tensor:
+def count_pixels(data: tf.Tensor) -> tf.Tensor:
     """The pixels that a file's header states, int64; 0 for what is no image, -1 for a GIF file of too many blocks."""
     head, numbers = _head(data)
     none = tf.constant(0, tf.int64)
@@ -144,20 +70,20 @@ def _count_pixels(data: tf.Tensor) -> tf.Tensor:
         value = tf.add_n([numbers[first + i] * 256**i for i in range(last - first + 1)])
         return value if bits is None else value % 2**bits
 
-    def jpeg():
+    def jpeg() -> tf.Tensor:
         shape = tf.cast(tf.io.extract_jpeg_shape(data), tf.int64)
         return shape[0] * shape[1]
 
-    def png():
+    def png() -> tf.Tensor:
         width, height = (tf.add_n([numbers[at + i] * 256 ** (3 - i) for i in range(4)]) for at in (16, 20))
         usable = (tf.strings.substr(head, 12, 4) == b"IHDR") & (tf.maximum(width, height) < 2**31)
         return tf.where(usable, width * height, none)
 
-    def bmp():
+    def bmp() -> tf.Tensor:
         height = number(22, 25)  # below zero from the top down
         return number(18, 21) * tf.minimum(height, 2**32 - height)
 
-    def webp():
+    def webp() -> tf.Tensor:
         kind = tf.strings.substr(head, 12, 4)
         lossy = number(26, 27, 14) * number(28, 29, 14)
         lossless = (number(21, 22, 14) + 1) * (number(22, 24) // 64 % 2**14 + 1)
@@ -186,14 +112,15 @@ def _first_frame(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     content = tf.io.decode_raw(tf.strings.join([data, b"\0" * 16]), tf.uint8)
     most = _BLOCKS + tf.size(content) // _BLOCK
 
-    def at(place):  # zeros behind the end
+    def at(place: tf.Tensor) -> tf.Tensor:  # zeros behind the end
         return tf.cast(content[tf.minimum(place, tf.size(content) - 1)], tf.int32)
 
-    def palette(flags):
+    def palette(flags: tf.Tensor) -> tf.Tensor:
         return tf.where(flags >= 128, 3 * 2 ** (flags % 8 + 1), 0)
 
-    def behind_blocks(place, left):  # each has its length before it, and the last has none
-        def following(p, left):
+    # Each block has its length before it, and the last has none.
+    def behind_blocks(place: tf.Tensor, left: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def following(p: tf.Tensor, left: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return p + at(p) + 1, left - 1
 
         place, left = tf.while_loop(lambda p, left: (at(p) > 0) & (left > 0), following, [place, left])
@@ -219,24 +146,3 @@ def _check_still(data: tf.Tensor) -> tf.Operation:
     extended = (tf.strings.substr(head, 0, 4) == b"RIFF") & (tf.strings.substr(head, 8, 8) == b"WEBPVP8X")
     animated = extended & (numbers[20] // 2 % 2 > 0)
     return tf.debugging.Assert(~animated, ["Animated WebP files cannot be decoded: send their first frame."])
-
-
-@contextlib.contextmanager
-def _for_fine_tuning(model: keras.Model) -> Iterator[None]:
-    """Unfreezes a model for the time of an export, and keeps its statistics to one device.
-
-    A synchronised sum has a gradient of its own, which a SavedModel cannot restore without complaint.
-    """
-    layers = list(model._flatten_layers())
-    trainable = [layer.trainable for layer in layers]
-    synchronized = [layer for layer in layers if getattr(layer, "synchronized", False)]
-    compat.set_trainable(model, True)
-    for layer in synchronized:
-        layer.synchronized = False
-    try:
-        yield
-    finally:
-        for layer in synchronized:
-            layer.synchronized = True
-        for layer, flag in zip(reversed(layers), reversed(trainable), strict=True):
-            layer.trainable = flag

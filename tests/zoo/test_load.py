@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from keras_sslhsic import files
-from keras_sslhsic.encoders import build_encoder, resnet
-from keras_sslhsic.zoo import download, model_files, pretrained, registry, sources
-from keras_sslhsic.zoo.card import save_pretrained
-from keras_sslhsic.zoo.pretrained import load_pretrained
+from keras_sslhsic.encoders import build_encoder
+from keras_sslhsic.encoders.resnet import resnet
+from keras_sslhsic.zoo import download, load, model_files, registry, sources
+from keras_sslhsic.zoo.load import load_pretrained
 from keras_sslhsic.zoo.registry import Entry
+from keras_sslhsic.zoo.save import save_pretrained
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* no hash of")
 
@@ -180,7 +181,7 @@ def test_a_published_pickle_is_converted_once(zoo, server, data_folder, monkeypa
     from keras_sslhsic.zoo import convert
 
     shape = Architecture((1, 1, 1, 1), (8, 8, 8, 8), bottleneck=False)
-    monkeypatch.setattr(pretrained, "named_architecture", lambda name, width=None: shape)
+    monkeypatch.setattr(load, "named_architecture", lambda name, width=None: shape)
     monkeypatch.setattr(convert, "architecture_name", lambda found: "r18_1x")
     for _ in range(2):
         encoder = load_pretrained("small", cache_dir=tmp_path / "c")
@@ -361,7 +362,7 @@ def test_damaged_files_are_named(zoo, tmp_path, suffix):
 
 
 def test_weights_of_another_architecture(zoo, encoder, data_folder, tmp_path):
-    resnet(pretrained.named_architecture("r18_1x", 0.125)).save_weights(tmp_path / "wide.weights.h5")
+    resnet(load.named_architecture("r18_1x", 0.125)).save_weights(tmp_path / "wide.weights.h5")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match=r"wide.*does not hold the weights of r18_1x"):

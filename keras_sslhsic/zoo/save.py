@@ -1,10 +1,9 @@
 """`save_pretrained`: an encoder with everything one has to know to use it again."""
 
 import hashlib
-import math
+import json
 import os
 from collections.abc import Mapping
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ import keras
 import numpy as np
 
 from keras_sslhsic import files, lock
-from keras_sslhsic.encoders.base import encoder_of, is_bare, sides_seen
-from keras_sslhsic.evaluation.features import encoder_hash
-from keras_sslhsic.zoo import model_files
+from keras_sslhsic.encoders import Encoder, encoder_hash, encoder_of
+from keras_sslhsic.zoo import model_files, registry
 from keras_sslhsic.zoo.registry import Entry
 from keras_sslhsic.zoo.sources import ENCODER_FILE, ENTRY_FILE, entry_beside
 
@@ -77,7 +75,7 @@ def save_pretrained(
     anew; the metrics only with the weights that they were measured with.
 
     Args:
-        model: an encoder of pixels (`load_pretrained`, `encoders.with_preprocessing`), or a trained SSLHSIC.
+        model: what `encoders.encoder_of` takes: an encoder, or a model that trains one.
         directory: the folder; made if it is missing. What an earlier save wrote is replaced, all else stays. The change
             is one renaming of folders: stopped at any moment, the folder holds the earlier save or the new one.
         name: name of the network; by default that of its entry, or the model's.
@@ -99,23 +97,23 @@ def save_pretrained(
         >>> encoder = load_pretrained("my_encoder")
     """
     directory = Path(directory)
-    model = encoder_of(model)
-    known: Entry | None = getattr(model, "entry", None)
+    encoder = encoder_of(model)
+    known: Entry | None = encoder.entry
     if known is not None:
         name = name or known.name
-        facts = {fact: getattr(known, fact) for fact in _carried(model)} | facts
-    fields = describe(model, name or model.name, facts)
+        facts = {fact: getattr(known, fact) for fact in _carried(encoder)} | facts
+    fields = describe(encoder, name or encoder.name, facts)
     with lock.held(directory):
         files.remove_leftovers(directory.resolve())
         _check_replaceable(directory)
         with files.replaced_folder(directory, keep=True) as folder:
-            entry = save_entry(model, fields, folder / ENCODER_FILE, folder / ENTRY_FILE)
+            entry = save_entry(encoder, fields, folder / ENCODER_FILE, folder / ENTRY_FILE)
             files.write_text(folder / CARD_FILE, format_card(entry))
     return entry
 
 
-def _carried(model: keras.Model) -> list[str]:
-    measured = () if model.measured == encoder_hash(model) else ("metrics", "metrics_source")
+def _carried(encoder: Encoder) -> list[str]:
+    measured = () if encoder.measured == encoder_hash(encoder) else ("metrics", "metrics_source")
     return [fact for fact in FACTS if fact not in measured]
 
 
@@ -141,27 +139,39 @@ def _check_replaceable(directory: Path) -> None:
         )
 
 
-def describe(model: keras.Model, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+def describe(encoder: Encoder, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of an entry that do not depend on its file.
 
     Raises:
-        ValueError: if `model` is no encoder of pixels, the name holds a path, or a fact is none; see `save_pretrained`.
+        ValueError: if the name holds a path, or a fact is none; see `save_pretrained`.
     """
     if Path(name).name != name:
         raise ValueError(f"A name may not hold a path, found {name!r}.")
-    return {**_measured(model), "architecture": model.name, **_checked(facts), "name": name}
+    spec = encoder.spec
+    return {
+        "architecture": spec.network or encoder.name,
+        "feature_size": spec.feature_size,
+        "parameters": model_files.count_parameters(encoder),
+        "input_size": spec.shape_seen[0],
+        "channels": spec.channels,
+        "mean": spec.mean,
+        "std": spec.std,
+        "stem": "small" if "P0" in spec.stages else "imagenet",
+        **_checked(facts),
+        "name": name,
+    }
 
 
-def save_entry(model: keras.Model, fields: Mapping[str, Any], target: Path, entry_file: Path) -> Entry:
+def save_entry(encoder: Encoder, fields: Mapping[str, Any], target: Path, entry_file: Path) -> Entry:
     """Saves an encoder, and then its registry entry with the hash of what was saved, which makes it valid.
 
     Args:
-        model: an encoder of pixels.
+        encoder: what to save.
         fields: what `describe` says of it.
         target: the file for the encoder, ``NAME.keras``.
         entry_file: the file for the entry, beside it.
     """
-    content = model_files.archive(model)
+    content = encoder.archive()
     entry = Entry(**fields, file=target.name, sha256=hashlib.sha256(content).hexdigest(), size=len(content))
     files.write_bytes(target, content)
     files.write_text(entry_file, entry.to_json())
@@ -176,26 +186,15 @@ def _checked(facts: Mapping[str, Any]) -> dict[str, Any]:
             f"{', '.join(sorted(unknown))} is no fact to state; those are {', '.join(FACTS)}, and what can be read off the "
             "model is."
         )
-    checked: dict[str, Any] = {}
-    for fact, value in facts.items():
-        if fact == "metrics":
-            if not isinstance(value, Mapping) or not all(map(_is_number, value.values())):
-                raise ValueError(f"metrics are numbers in percent by their names, found {value!r}.")
-            checked[fact] = {str(key): float(number) for key, number in value.items()}
-        elif fact == "width":
-            if value is not None and not _is_number(value):
-                raise ValueError(f"width is a number, found {value!r}.")
-            checked[fact] = value if value is None else float(value)
-        elif not isinstance(value, str):
-            raise ValueError(f"{fact} is a text, found {value!r}.")
-        else:
-            checked[fact] = value
-    return checked
+    plain = json.loads(json.dumps(dict(facts), default=_as_json))
+    registry.check_fields(plain)
+    return plain
 
 
-def _is_number(value: Any) -> bool:
-    number = isinstance(value, (Real, np.number)) and not isinstance(value, bool)
-    return number and math.isfinite(float(value))
+def _as_json(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    return dict(value) if isinstance(value, Mapping) else None  # which is no fact
 
 
 def format_card(entry: Entry) -> str:
@@ -212,31 +211,3 @@ def format_card(entry: Entry) -> str:
         "metrics": "\n".join(metrics) or "Nothing yet.",
     }
     return _CARD.format(**({key: value or "not stated" for key, value in stated.items()} | shown))
-
-
-def _measured(model: keras.Model) -> dict[str, Any]:
-    """The fields that can be read off the model."""
-    if is_bare(model):
-        raise ValueError("The encoder has no normalisation inside: wrap it with encoders.with_preprocessing.")
-    height, _, channels = sides_seen(model)
-    normalize = next((layer for layer in model.layers if isinstance(layer, keras.layers.Rescaling)), None)
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    if normalize is not None:
-        scale, offset = (np.broadcast_to(value, [channels]) for value in (normalize.scale, normalize.offset))
-        deviation = 1 / (255 * scale)
-        mean, std = (tuple(np.round(value, 6).tolist()) for value in (-offset * deviation, deviation))
-    return {
-        "feature_size": model.output_shape[-1],
-        "parameters": model_files.count_parameters(model),
-        "input_size": height,
-        "channels": channels,
-        "mean": mean,
-        "std": std,
-        "stem": "small" if _stem_stride(model) == 1 else "imagenet",
-    }
-
-
-def _stem_stride(model: keras.Model) -> int | None:
-    stem = next((layer for layer in model._flatten_layers() if layer.name == "stem_conv"), None)
-    return None if stem is None else stem.strides[0]

@@ -11,13 +11,16 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from keras_sslhsic import files
+from keras_sslhsic import compat, files
+from keras_sslhsic.encoders.base import TrainsEncoder, encoder_hash
+from keras_sslhsic.encoders.checks import check_images, labelled_batch
 
-Encoder: TypeAlias = keras.Model | Callable[[tf.Tensor], tf.Tensor]
+# A model that trains an encoder stands for its `serving_encoder()`.
+AnyEncoder: TypeAlias = keras.Model | Callable[[tf.Tensor], tf.Tensor]
 
 
 def extract_features(
-    encoder: Encoder,
+    encoder: AnyEncoder,
     data: Any,
     *,
     batch_size: int = 256,
@@ -33,7 +36,7 @@ def extract_features(
 
     Args:
         encoder: keras.Model, or function, from uint8 or float images [B, H, W, C] in [0, 255] to features [B,
-            F] (maps [B, h, w, F] are flattened).
+            F] (maps [B, h, w, F] are flattened); or a model that trains one.
         data: images [N, H, W, C]; or a finite tf.data.Dataset of batches: images, (images, labels), or
             {"image": images}.
         batch_size: images a step, for arrays.
@@ -47,14 +50,15 @@ def extract_features(
         float32 [N, F].
 
     Raises:
-        ValueError: if the images do not fit the encoder, there are none, or a cache is asked for that has no
-            key.
+        ValueError: if the images, or those of a dataset's first batch, do not fit the encoder or hold NaN or Inf;
+            if there are none, or a cache is asked for that has no key.
 
     Example:
         >>> features = extract_features(lambda x: tf.cast(x, tf.float32), np.zeros([4, 2, 2, 1], np.uint8))
         >>> features.shape
         (4, 4)
     """
+    encoder = as_encoder(encoder)
     if cache_dir is None:
         return _extract(encoder, data, batch_size, verbose)[0]
     file = Path(cache_dir) / f"{encoder_hash(encoder)}-{_data_hash(data, data_version)}.npy"
@@ -67,7 +71,7 @@ def extract_features(
 
 
 def extract_labelled_features(
-    encoder: Encoder, dataset: tf.data.Dataset, *, verbose: bool = False
+    encoder: AnyEncoder, dataset: tf.data.Dataset, *, verbose: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Computes features and collects labels in one pass over a dataset.
 
@@ -82,7 +86,7 @@ def extract_labelled_features(
     Raises:
         ValueError: as `extract_features`, and if the dataset has no labels.
     """
-    features, labels = _extract(encoder, dataset, 0, verbose)
+    features, labels = _extract(as_encoder(encoder), dataset, 0, verbose)
     if labels is None:
         raise ValueError(
             f"Labels are missing: batches must be (images, labels) or hold 'image' and 'label', "
@@ -91,31 +95,16 @@ def extract_labelled_features(
     return features, labels
 
 
-def encoder_hash(encoder: Encoder) -> str:
-    """16 hexadecimal digits that identify an encoder's structure and weights.
-
-    Raises:
-        ValueError: for a plain function, whose weights cannot be seen.
-    """
-    if not isinstance(encoder, keras.Model):
-        raise ValueError(
-            f"Only a keras.Model can be identified by its weights, found {type(encoder).__name__}."
-        )
-    digest = hashlib.sha256()
-    # Names that Keras numbers anew in every process are no part of the structure.
-    digest.update(repr([(type(layer).__name__, _settings(layer)) for layer in encoder.layers]).encode())
-    for weight in encoder.weights:
-        value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
-        digest.update(f"{value.dtype}{value.shape}".encode())
-        digest.update(value.tobytes())
-    return digest.hexdigest()[:16]
+def as_encoder(encoder: AnyEncoder) -> AnyEncoder:
+    """The serving encoder of a model that trains one; other models and functions as they are."""
+    return encoder.serving_encoder() if isinstance(encoder, TrainsEncoder) else encoder
 
 
-def feature_step(encoder: Encoder) -> tuple[tf.distribute.Strategy, Callable]:
+def feature_step(encoder: AnyEncoder) -> tuple[tf.distribute.Strategy, Callable]:
     """The frozen encoder as a function of one batch, which is split over the replicas if there are several.
 
     Args:
-        encoder: as in `extract_features`.
+        encoder: what `as_encoder` gives.
 
     Returns:
         The strategy that batches must be distributed by, and a function of a batch that returns features
@@ -123,13 +112,13 @@ def feature_step(encoder: Encoder) -> tuple[tf.distribute.Strategy, Callable]:
     """
     strategy = getattr(encoder, "distribute_strategy", None) or tf.distribute.get_strategy()
 
-    def on_replica(batch):
+    def on_replica(batch: Any) -> tuple[tf.Tensor, Any]:
         images, labels = labelled_batch(batch)
         outputs = encoder(images, training=False) if isinstance(encoder, keras.Model) else encoder(images)
         outputs = tf.cast(outputs, tf.float32)
         return tf.reshape(outputs, [tf.shape(outputs)[0], -1]), labels
 
-    def step(batch):
+    def step(batch: Any) -> tuple[tf.Tensor, tf.Tensor | None]:
         features, labels = strategy.run(on_replica, args=(batch,))
         features = tf.concat(strategy.experimental_local_results(features), axis=0)
         if labels is not None:
@@ -139,45 +128,18 @@ def feature_step(encoder: Encoder) -> tuple[tf.distribute.Strategy, Callable]:
     return strategy, step
 
 
-def labelled_batch(batch: Any) -> tuple[Any, Any]:
-    """Splits a batch, or its spec, into images and labels (None without).
-
-    Raises:
-        ValueError: if a dict has no "image".
-    """
-    if isinstance(batch, dict):
-        if "image" not in batch:
-            raise ValueError(f"A batch must hold 'image', found the keys {sorted(batch)}.")
-        return batch["image"], batch.get("label")
-    if isinstance(batch, tuple | list):
-        return batch[0], batch[1] if len(batch) > 1 else None
-    return batch, None
+def shape_read(encoder: AnyEncoder) -> tuple[int | None, ...]:
+    """(height, width, channels) of the images that an encoder reads; None in a place is free, or not known."""
+    shape, _ = compat.shapes_of(encoder)
+    return shape[1:] if isinstance(shape, tuple) and len(shape) == 4 else (None, None, None)
 
 
-def check_images(encoder: Encoder, shape: tuple[int | None, ...]) -> None:
-    """Checks that batches of this shape fit the encoder.
-
-    Raises:
-        ValueError: if they are not [B, H, W, C], or the encoder was built for another height, width or
-            channels.
-    """
-    if len(shape) != 4:
-        raise ValueError(f"Images must come as [N, H, W, C], found shape {tuple(shape)}.")
-    expected = getattr(encoder, "input_shape", None)
-    if not isinstance(expected, tuple) or len(expected) != 4:
-        return
-    if any(e is not None and s is not None and e != s for e, s in zip(expected[1:], shape[1:], strict=True)):
-        raise ValueError(
-            f"The encoder takes images of height, width, channels {expected[1:]}, "
-            f"found {tuple(shape[1:])}. Resize the images, or build the encoder for this size."
-        )
-
-
-def _extract(encoder, data, batch_size, verbose):
-    batches = data if isinstance(data, tf.data.Dataset) else _batches(np.asanyarray(data), batch_size)
-    spec = labelled_batch(batches.element_spec)[0].shape
-    if spec.rank is not None:
-        check_images(encoder, tuple(spec))
+def _extract(encoder: Any, data: Any, batch_size: int, verbose: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    shape = shape_read(encoder)
+    given = isinstance(data, tf.data.Dataset)
+    data = data if given else np.asanyarray(data)
+    check_images(labelled_batch(data.element_spec)[0] if given else data, shape)
+    batches = data if given else _batches(data, batch_size)
     total = int(batches.cardinality())
     if total == tf.data.INFINITE_CARDINALITY:
         raise ValueError("The dataset is infinite: take a finite part of it, or build it without repeating.")
@@ -186,11 +148,14 @@ def _extract(encoder, data, batch_size, verbose):
         batches = strategy.experimental_distribute_dataset(batches)
     step = tf.function(step, input_signature=[batches.element_spec])
 
-    features, labels = [], []
+    features: list[np.ndarray] = []
+    labels: list[np.ndarray] = []
     progress = tqdm(
         batches, total=total if total >= 0 else None, unit="batch", desc="features", disable=not verbose
     )
     for batch in progress:
+        if given and not features:
+            check_images(strategy.experimental_local_results(labelled_batch(batch)[0])[0], shape)
         found, own = step(batch)
         features.append(found.numpy())
         if own is not None:
@@ -208,14 +173,6 @@ def _batches(images: np.ndarray, batch_size: int) -> tf.data.Dataset:
         output_signature=tf.TensorSpec((None, *images.shape[1:]), images.dtype),
     )
     return dataset.apply(tf.data.experimental.assert_cardinality(len(starts))).prefetch(2)
-
-
-def _settings(layer):
-    return {
-        key: value
-        for key, value in layer.get_config().items()
-        if key not in ("name", "layers", "build_config", "trainable")
-    }
 
 
 def _data_hash(data: Any, version: str | None) -> str:
