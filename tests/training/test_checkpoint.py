@@ -25,7 +25,7 @@ from keras_sslhsic.training import checkpoint
 def state(model):
     return [
         v.value.numpy()
-        for v in [*model.weights, *model.optimizer.variables, *model.kernel_optimizer.variables]
+        for v in [*model.weights, *model.optimizer.variables, *model.objective.variables]
     ]
 
 

@@ -47,7 +47,7 @@ PROGRAM = """
         data.astype("uint8"), np.arange(24) % 3, batch_size=8, epochs=int(epochs), verbose=0,
         callbacks=[callbacks.TargetEMA(0.9), callbacks.Checkpoint(directory), Dies()],
     )
-    np.savez(result, *[v.numpy() for v in [*model.weights, *model.optimizer.variables]])
+    np.savez(result, *[v.numpy() for v in [*model.weights, *model.optimizer.variables, *model.objective.variables]])
 """
 
 

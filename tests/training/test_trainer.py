@@ -22,7 +22,7 @@ METRICS = {
 def state(model):
     return [
         v.value.numpy()
-        for v in [*model.weights, *model.optimizer.variables, *model.kernel_optimizer.variables]
+        for v in [*model.weights, *model.optimizer.variables, *model.objective.variables]
     ]
 
 
