@@ -304,7 +304,9 @@ def test_configuration_round_trip(loss):
     restored = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
     assert type(restored) is type(loss) and restored.get_config() == loss.get_config()
     z = unit(5, 2, 8)
-    assert restored.terms(Hiddens(z), SEED)["loss"].numpy() == pytest.approx(loss.terms(Hiddens(z), SEED)["loss"].numpy())
+    assert restored.terms(Hiddens(z), SEED)["loss"].numpy() == pytest.approx(
+        loss.terms(Hiddens(z), SEED)["loss"].numpy()
+    )
 
 
 def test_fit_a_model_with_it_and_save(tmp_path):
@@ -342,7 +344,10 @@ def test_info_nce_is_the_formula():
     [
         (lambda: SSLHSICLoss(gamma=-1.0), "-1.0"),
         (lambda: SSLHSICLoss(learn_kernel_scale=2), "learn_kernel_scale must be True or False, found 2"),
-        (lambda: SSLHSICLoss(kernels.Gaussian(1e-4)).build(8), r"at least 0\.001 to be learnt, found 0\.0001"),
+        (
+            lambda: SSLHSICLoss(kernels.Gaussian(1e-4)).build(8),
+            r"at least 0\.001 to be learnt, found 0\.0001",
+        ),
         (lambda: SSLHSICLoss(num_features=0), "is 0"),
         (lambda: SSLHSICLoss("rbf"), "'rbf'"),
         (lambda: SSLHSICLoss(estimator="fair"), "'fair'"),

@@ -25,7 +25,9 @@ def variables(model: keras.Model) -> dict[str, keras.Variable]:
     named = {f"model/{model_names[id(v)]}": v for v in model.variables}
     named.update(("objective/" + name, v) for name, v in _of_objective(model).items())
     slots = model.optimizer.variables
-    slot_names = _slot_names([v.path for v in slots], [(v, name.removeprefix("model/")) for name, v in named.items()])
+    slot_names = _slot_names(
+        [v.path for v in slots], [(v, name.removeprefix("model/")) for name, v in named.items()]
+    )
     named.update((f"optimizer/{name}", v) for name, v in zip(slot_names, slots, strict=True))
     return named
 

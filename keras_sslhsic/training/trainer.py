@@ -54,7 +54,12 @@ class Trainer(keras.Model):
     latest: Sequence[str] = ("learning_rate",)  # metrics that are shown as they are at a step
 
     def __init__(
-        self, encoder: keras.Model, views: Any = "byol", num_classes: int | None = None, seed: int = 0, **kwargs: Any
+        self,
+        encoder: keras.Model,
+        views: Any = "byol",
+        num_classes: int | None = None,
+        seed: int = 0,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         if not isinstance(encoder, keras.Model):
@@ -161,7 +166,9 @@ class Trainer(keras.Model):
     def get_compile_config(self) -> dict[str, Any]:
         """What `compile_from_config` needs."""
         return {
-            "optimizer": keras.optimizers.serialize(getattr(self.optimizer, "inner_optimizer", self.optimizer)),
+            "optimizer": keras.optimizers.serialize(
+                getattr(self.optimizer, "inner_optimizer", self.optimizer)
+            ),
             "loss": keras.saving.serialize_keras_object(self.objective),
             "steps_per_execution": self.steps_per_execution,
             "run_eagerly": self.run_eagerly,
@@ -206,7 +213,9 @@ class Trainer(keras.Model):
         """Features of the evaluation encoder, float32 [B, F], for images in [0, 255], or a dict of them."""
         if isinstance(images, dict):
             images, _ = inputs.unpack(images)
-        return self.evaluation_encoder(policy.prepare(inputs.unit_range(images), self.policy), training=training)
+        return self.evaluation_encoder(
+            policy.prepare(inputs.unit_range(images), self.policy), training=training
+        )
 
     def __call__(self, images: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
         """`call`, of images that are looked at before."""
@@ -236,7 +245,7 @@ class Trainer(keras.Model):
         """
         inputs.check_given(x, (None, None, self.encoder.input_shape[-1]), least=2, crops=True)
         results = super().evaluate(x, *args, return_dict=True, **kwargs)
-        return results if return_dict else list(results.values())
+        return results if return_dict else [results[name] for name in self.metrics_names]
 
     # Steps ------------------------------------------------------------------------------------------------------
 
@@ -358,7 +367,9 @@ class Trainer(keras.Model):
             )
         callbacks = list(callbacks or [])
         callbacks += [
-            own for own in self.default_callbacks() if not any(isinstance(given, type(own)) for given in callbacks)
+            own
+            for own in self.default_callbacks()
+            if not any(isinstance(given, type(own)) for given in callbacks)
         ]
         checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         with contextlib.ExitStack() as stack:
@@ -367,7 +378,12 @@ class Trainer(keras.Model):
             restored = max((checkpoint.restore(self) for checkpoint in checkpoints), default=0)
             initial_epoch = max(initial_epoch, restored)
             data = inputs.training_data(
-                x, y, 256 if batch_size is None else batch_size, self.seed, initial_epoch, self.distribute_strategy
+                x,
+                y,
+                256 if batch_size is None else batch_size,
+                self.seed,
+                initial_epoch,
+                self.distribute_strategy,
             )
             for checkpoint in checkpoints:
                 checkpoint.train_on(data.num_images)

@@ -24,10 +24,7 @@ from keras_sslhsic.training import state as training_state
 
 
 def state(model):
-    return [
-        v.value.numpy()
-        for v in [*model.weights, *model.optimizer.variables, *model.objective.variables]
-    ]
+    return [v.value.numpy() for v in [*model.weights, *model.optimizer.variables, *model.objective.variables]]
 
 
 @pytest.fixture
@@ -253,7 +250,9 @@ def test_checkpoints_that_name_variables_by_their_places_are_read(compiled, tmp_
         model.ema_encoder,
     ]  # fmt: skip
     of_model = [*model.online_variables, scale, model.step, model.first_faults]
-    of_model += [v for network in networks for v in network.weights if all(v is not other for other in of_model)]
+    of_model += [
+        v for network in networks for v in network.weights if all(v is not other for other in of_model)
+    ]
     for index, variable in enumerate([*of_model, *model.optimizer.variables]):
         variable.assign(tf.fill(variable.shape, tf.cast(index, variable.dtype)))
     groups = {"model": of_model, "optimizer": model.optimizer.variables, "kernel_optimizer": kernel_optimizer}
@@ -332,7 +331,9 @@ def test_a_data_set_that_starts_again_is_warned_of(compiled, images, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fit_to(1, again())
-    with pytest.warns(UserWarning, match=r"of epoch 1, and the data set starts again .* give arrays, or a data set of"):
+    with pytest.warns(
+        UserWarning, match=r"of epoch 1, and the data set starts again .* give arrays, or a data set of"
+    ):
         fit_to(2, again())
     with warnings.catch_warnings():
         warnings.simplefilter("error")

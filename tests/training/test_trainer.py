@@ -21,10 +21,7 @@ METRICS = {
 
 
 def state(model):
-    return [
-        v.value.numpy()
-        for v in [*model.weights, *model.optimizer.variables, *model.objective.variables]
-    ]
+    return [v.value.numpy() for v in [*model.weights, *model.optimizer.variables, *model.objective.variables]]
 
 
 def assert_same(first, second, **tolerance):
@@ -373,9 +370,21 @@ def test_no_gradient_flows_into_what_is_compared_with(plain, images):
 @pytest.mark.parametrize(
     ("needs", "has", "message"),
     [
-        ({"needs_target": True}, {}, r"Needs needs a target network, and this Plain has none: .* target=True"),
-        ({}, {"target": True}, r"Needs is for models without a target network, and this Plain has one: .* target=False"),
-        ({"needs_predictor": True}, {}, r"Needs needs a predictor network, and this Plain has none: .* predictor=True"),
+        (
+            {"needs_target": True},
+            {},
+            r"Needs needs a target network, and this Plain has none: .* target=True",
+        ),
+        (
+            {},
+            {"target": True},
+            r"Needs is for models without a target network, and this Plain has one: .* target=False",
+        ),
+        (
+            {"needs_predictor": True},
+            {},
+            r"Needs needs a predictor network, and this Plain has none: .* predictor=True",
+        ),
         ({}, {"predictor": True}, r"without a predictor network, and this Plain has one: .* predictor=False"),
         ({"needs_target": None, "needs_predictor": None}, {"target": True, "predictor": True}, None),
     ],
