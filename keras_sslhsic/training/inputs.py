@@ -64,8 +64,8 @@ def training_data(
     """What `fit(x, y)` trains on from `epoch` on."""
     dataset = as_dataset(x, y, batch_size, seed, epoch)
     spec = getattr(dataset, "element_spec", None)
-    known = [getattr(dataset, name, None) for name in ("steps_per_epoch", "num_examples")]
-    return TrainingData(share(finite(dataset)), *known, spec, exact=dataset is not x)
+    steps, images = (getattr(dataset, name, None) for name in ("steps_per_epoch", "num_examples"))
+    return TrainingData(share(finite(dataset)), steps, images, spec, exact=dataset is not x)
 
 
 def unit_range(images: Any) -> tf.Tensor:

@@ -10,7 +10,6 @@ import numpy as np
 
 from keras_sslhsic import compat
 
-
 OBJECTIVE = "objective."  # begins the names of a loss's state in a model file
 
 

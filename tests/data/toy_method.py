@@ -1,4 +1,4 @@
-"""A method of one's own, and a config that trains it: `keras-sslhsic pretrain --config tests/data/toy_method.py --workdir ...`."""
+"""A method of one's own, and a config that trains it: keras-sslhsic pretrain --config tests/data/toy_method.py --workdir toy"""
 
 from pathlib import Path
 
