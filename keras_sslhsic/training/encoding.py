@@ -47,6 +47,12 @@ class EncodingModel(keras.Model):
             self.ema_encoder.trainable = False
         self.weight_ema = decay
 
+    def update_weight_ema(self) -> None:
+        """One step of the moving average, inside a training step."""
+        ema.update(ema.parameters(self.ema_encoder), ema.parameters(self.encoder), self.weight_ema)
+        # The batch statistics are averages already.
+        ema.update(ema.statistics(self.ema_encoder), ema.statistics(self.encoder), 0.0)
+
     @property
     def evaluation_encoder(self) -> keras.Model:
         """The encoder to evaluate and keep: the moving average if there is one, else the online encoder."""

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_sslhsic import checks, compat
 from keras_sslhsic.hsic import replicas
 from keras_sslhsic.losses import Hiddens, Objective
-from keras_sslhsic.training import classifier, diagnostics, ema, inputs, lars, older_files, state
+from keras_sslhsic.training import classifier, diagnostics, inputs, lars, older_files, state
 from keras_sslhsic.training.callbacks import StopOnFault, WatchCollapse
 from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.encoding import EncodingModel
@@ -242,9 +242,7 @@ class Trainer(EncodingModel):
         self.optimizer.apply(gradients)
         terms |= self.objective.update(hiddens) | self.follow()
         if self.ema_encoder is not None:
-            ema.update(ema.parameters(self.ema_encoder), ema.parameters(self.encoder), self.weight_ema)
-            # The batch statistics are averages already.
-            ema.update(ema.statistics(self.ema_encoder), ema.statistics(self.encoder), 0.0)
+            self.update_weight_ema()
         self._note_faults(loss, labels)
         self.step.assign_add(1)
         return self._report(terms)
