@@ -49,7 +49,9 @@ def get_config() -> ConfigDict:
             "optimizer": {"name": "lars", "learning_rate": 0.4, "weight_decay": 1e-6, "warmup_epochs": 10},
             "target_ema": 0.99,
             "evals": {
-                "knn": {"k": 20, "data": "imagenet2012"},
+                # The labelled images of ILSVRC's validation set, which the paper reports.
+                "knn": {"k": 20, "data": "imagenet2012", "test_split": "validation"},
+                "linear": {"data": "imagenet2012", "test_split": "validation"},
             },
         }
     )

@@ -28,7 +28,7 @@ CONFIG = ConfigDict(
         "strategy": "one",
         "target_ema": 0.9,
         "data": {"source": "bundled"},
-        "views": {"size": 8},
+        "views": views.grayscale(8).to_dict(),
     }
 )
 FILES = [

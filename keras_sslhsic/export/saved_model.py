@@ -143,8 +143,8 @@ def write(model: keras.Model, spec: EncoderSpec, path: str, max_pixels: int = de
 
     with _for_fine_tuning(model):
         served = _Served()
-        served.variables = [compat.tensor(v) for v in model.variables]
-        served.trainable_variables = [compat.tensor(v) for v in model.trainable_variables]
+        served.variables = [v.value for v in model.variables]
+        served.trainable_variables = [v.value for v in model.trainable_variables]
         served.train = traced(train, image_spec(spec, tf.float32))
         signatures = {"serving_default": traced(serve(model), image_spec(spec))}
         if spec.channels in (1, 3, 4):

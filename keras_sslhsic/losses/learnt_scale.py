@@ -39,9 +39,7 @@ class LearntScale:
             name="kernel_scale",
         )
         self.variable.constraint = lambda value: tf.maximum(value, kernels.MIN_SCALE)
-        self.optimizer = (
-            keras.optimizers.deserialize(optimizer) if optimizer else keras.optimizers.Adam(3e-4)
-        )
+        self.optimizer = keras.optimizers.deserialize(optimizer) if optimizer else keras.optimizers.Adam(3e-4)
         compat.prepare_optimizer(self.optimizer, [self.variable])
 
     @property

@@ -8,7 +8,6 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic import checks
-
 from keras_sslhsic.hsic import features, kernels
 from keras_sslhsic.hsic.checks import check_labels, check_views
 from keras_sslhsic.hsic.estimators import hsic_zy_features, hsic_zz_features, objective, ssl_hsic
@@ -40,7 +39,7 @@ class SSLHSICLoss(Objective):
     counter is not part of the configuration.
 
     Args:
-        kernel: "imq", "gaussian", "linear", or a `hsic.kernels.Kernel`, or its config. Its scale is where a learnt one begins.
+        kernel: "imq", "gaussian", "linear", a `hsic.kernels.Kernel` or its config. A learnt scale begins with its own.
         gamma: weight of sqrt(hsic_zz), at least 0. Without a target network the outputs collapse if hsic_zy /
             sqrt(hsic_zz) does not come to exceed it; docs/method.md says how to choose it.
         num_features: number D of random features of each draw (cost linear in the batch), or None for the
@@ -222,8 +221,8 @@ class SSLHSICLoss(Objective):
             return None
         return (
             f"gamma is {self.gamma:g}, but hsic_zy / sqrt(hsic_zz) of {images} images in {views} views is never above "
-            f"{bound:.3g}: the loss is least where all outputs are equal. Give a smaller gamma or a larger batch, or train with "
-            "a target network."
+            f"{bound:.3g}: the loss is least where all outputs are equal. Give a smaller gamma or a larger batch, or train "
+            "with a target network."
         )
 
     def advice_on_collapse(self, means: Mapping[str, float]) -> str | None:

@@ -84,7 +84,7 @@ class Method(Trainer):
             "batch_norm_output": batch_norm_output,
         }
         self.projector = heads.projector(encoder.output_shape[-1], **head)
-        self.predictor: Any = heads.predictor(projection_dim, **head) if predicts else None
+        self.predictor = heads.predictor(projection_dim, **head) if predicts else None
         self.target_encoder: Any = None
         self.target_projector: Any = None
         if self.target:
@@ -97,35 +97,14 @@ class Method(Trainer):
         if weight_ema is not None:
             self.keep_weight_ema(weight_ema)
 
-    def compile(self, optimizer: Any = "lars", loss: losses.Objective | None = None, **options: Any) -> None:
-        """As `Trainer.compile`.
-
-        Raises:
-            ValueError: if the loss needs a network that the model has not, or cannot use one that it has.
-        """
-        given = self.default_loss if loss is None else loss
-        for part, has in (("target", self.target), ("predictor", self.predictor is not None)):
-            if (needs := getattr(given, f"needs_{part}", None)) not in (None, has):
-                name = getattr(given, "__name__", type(given).__name__)
-                raise ValueError(
-                    f"{name} {'needs a' if needs else 'is for models without a'} {part} network, and this {type(self).__name__} "
-                    f"has {'one' if has else 'none'}: give the model {part}={needs}, or compile it with another loss."
-                )
-        super().compile(optimizer, loss, **options)
-
     def default_callbacks(self) -> list[keras.callbacks.Callback]:
         """Those of the trainer, and the schedule of the target."""
         return super().default_callbacks() + ([TargetEMA()] if self.target else [])
 
     @property
-    def hidden_size(self) -> int:
-        """`projection_dim`."""
-        return self.projection_dim
-
-    @property
     def online_networks(self) -> list[keras.Model]:
-        """Encoder, projector, predictor."""
-        return [self.encoder, self.projector, *([self.predictor] if self.predictor is not None else [])]
+        """Encoder, projector, and predictor if there is one."""
+        return [x for x in (self.encoder, self.projector, self.predictor) if x is not None]
 
     def hiddens(self, views: Sequence[tf.Tensor], training: bool) -> tuple[losses.Hiddens, tf.Tensor]:
         """See `Trainer.hiddens`; one pass a view keeps its batch statistics apart."""

@@ -31,21 +31,16 @@ class SSLHSIC(Method):
         encoder: keras.Model from normalised float images [B, S, S, C] to features [B, F].
         projector_hidden: hidden size of projector and predictor.
         projection_dim: Q, the size of z.
-        target: whether to train with a target network.
+        target: whether to train with a target network; without one, the paper has no predictor either.
         views: "byol", "simclr", a `views.ViewPolicy` or its config; None takes the given views as they are and only
             normalises them.
         num_classes: classes of the online linear classifier, which is trained on stopped gradients when batches hold
             labels, for watching only. None: no classifier.
-        batch_norm_output: normalise the outputs of projector and predictor over the batch (the paper's section 4.1
-            says so, the released code does not).
-        weight_ema: decay of the evaluation weights' moving average, in [0, 1); None keeps none.
-            `callbacks.WeightEMA` sets it too.
-        seed: any integer.
-        predictor: whether a predictor follows the projector; None as the target, without which the paper has none.
-        **kwargs: of `keras.Model`.
+        **options: `batch_norm_output` (the paper's section 4.1 says so, the released code does not), `weight_ema`, `seed`,
+            and the rest of `Method`.
 
     Raises:
-        ValueError: for values outside of these ranges, or of another type.
+        ValueError: for values outside of their ranges, or of another type.
 
     Example:
         >>> import keras_sslhsic
@@ -64,25 +59,10 @@ class SSLHSIC(Method):
         target: bool = True,
         views: Any = "byol",
         num_classes: int | None = None,
-        batch_norm_output: bool = False,
-        weight_ema: float | None = None,
-        seed: int = 0,
-        predictor: bool | None = None,
-        **kwargs: Any,
+        **options: Any,
     ):
-        super().__init__(
-            encoder,
-            projector_hidden,
-            projection_dim,
-            target,
-            views,
-            num_classes,
-            batch_norm_output,
-            weight_ema,
-            seed,
-            target if predictor is None else predictor,
-            **kwargs,
-        )
+        options = {"predictor": target} | options
+        super().__init__(encoder, projector_hidden, projection_dim, target, views, num_classes, **options)
         self._kernel_before: dict[str, Any] = {}
 
     # For model files of before, see older_files.

@@ -11,7 +11,7 @@ import keras
 from ml_collections import ConfigDict
 from tabulate import tabulate
 
-from keras_sslhsic import checks
+from keras_sslhsic import checks, views
 from keras_sslhsic.data.sources import bundled_splits
 from keras_sslhsic.evaluation import PROTOCOLS, Result, results
 from keras_sslhsic.evaluation.compare import compare, raw_pixels
@@ -41,7 +41,7 @@ class Group:
     every: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
-def groups_of(config: ConfigDict, channels: int) -> list[Group]:
+def groups_of(config: ConfigDict) -> list[Group]:
     """The evaluations that a config names, with their images.
 
     `config.evals` is {label: {"protocol": a key of PROTOCOLS, "data": name of the images, "every": epochs, **settings}}, where
@@ -50,7 +50,6 @@ def groups_of(config: ConfigDict, channels: int) -> list[Group]:
 
     Args:
         config: of a run.
-        channels: of the encoder's images.
 
     Raises:
         ValueError: for an unknown protocol, settings that cannot be, or images that there are not; names the evaluation.
@@ -58,7 +57,7 @@ def groups_of(config: ConfigDict, channels: int) -> list[Group]:
     groups: dict[Any, Group] = {}
     for label, given in config.evals.items():
         try:
-            _add(groups, label, dict(given), config, channels)
+            _add(groups, label, dict(given), config)
         except (ValueError, TypeError, OSError) as error:
             raise ValueError(
                 f"The evaluation {display(label)!r} of the config cannot be made: {error}"
@@ -66,14 +65,13 @@ def groups_of(config: ConfigDict, channels: int) -> list[Group]:
     return list(groups.values())
 
 
-def _add(
-    groups: dict[Any, Group], label: str, settings: dict[str, Any], config: ConfigDict, channels: int
-) -> None:
+def _add(groups: dict[Any, Group], label: str, settings: dict[str, Any], config: ConfigDict) -> None:
     """Adds an evaluation to the group that sees its images."""
     every, data = settings.pop("every", None), settings.pop("data", None)
     checks.integer("every", every, 1, optional=True)
     protocol = PROTOCOLS[settings.get("protocol", label)]
-    own = {"image_size": config.views.size, "data_dir": config.data.get("data_dir")} if data else {}
+    policy = views.get(config.views)
+    own = {"image_size": policy.size, "data_dir": config.data.get("data_dir")} if data else {}
     own |= {name: settings.pop(name) for name in protocol.needs.settings if name in settings}
     where = checked(protocol.name, protocol.needs.settings, own)
     protocol.arguments_of({name: value for name, value in settings.items() if name != "protocol"})
@@ -82,7 +80,7 @@ def _add(
         groups[key] = (
             _own_images(config)
             if data is None
-            else Group(data, protocol.needs.load(data, channels=channels, **where))
+            else Group(data, protocol.needs.load(data, channels=len(policy.mean), **where))
         )
     groups[key].evals[label] = settings
     if every is not None:
@@ -134,7 +132,7 @@ def evaluate_run(
     encoders = encoders_of(workdir)
     if groups is None:
         with folder.described_by(workdir):
-            groups = groups_of(folder.load_config(workdir), encoders[str(workdir)].input_shape[-1])
+            groups = groups_of(folder.load_config(workdir))
     found: dict[str, dict[str, Any]] = {}
     labels: dict[str, str] = {}
     for group in groups:

@@ -86,7 +86,7 @@ def _pretrain(
     model = build_model(config, images.steps_per_epoch, machines)
     # What `fit` would refuse, and views that cannot be made, are said before anything is written.
     inputs.check(images, machines.num_replicas_in_sync, model.encoder.input_shape[1:], model.policy)
-    groups = groups_of(config, model.encoder.input_shape[-1])
+    groups = groups_of(config)
     drawn = views.show(images.sample(8), model.policy)
     # The config first: it makes the folder a run.
     write_json(workdir / folder.CONFIG, config.to_dict())

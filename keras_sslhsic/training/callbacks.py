@@ -39,7 +39,9 @@ class TargetEMA(keras.callbacks.Callback):
         if self.model is None or not self.params:
             return
         if not self.model.target:
-            raise ValueError("TargetEMA needs a model with a target network, found one without: give it target=True.")
+            raise ValueError(
+                "TargetEMA needs a model with a target network, found one without: give it target=True."
+            )
         total_steps = self.total_steps
         if total_steps is None:
             epochs, steps = self.params.get("epochs"), self.params.get("steps")

@@ -52,7 +52,9 @@ class Monitor(keras.metrics.Metric):
     def reported(self) -> dict[str, tf.Tensor]:
         """The results of what the steps have reported since the reset; eager."""
         counts = self.counts.numpy()
-        return {name: mean for (name, mean), count in zip(self.result().items(), counts, strict=False) if count}
+        return {
+            name: mean for (name, mean), count in zip(self.result().items(), counts, strict=False) if count
+        }
 
     def save_own_variables(self, store: Mapping) -> None:
         """Nothing: an epoch's means are no part of a model."""

@@ -72,7 +72,15 @@ def checkpoint_values(
 
 def _named(values, model, names):
     """Format 1 has model/0003/any_name: the places of variables in the lists of then."""
-    parts = ("encoder", "projector", "predictor", "classifier", "target_encoder", "target_projector", "ema_encoder")
+    parts = (
+        "encoder",
+        "projector",
+        "predictor",
+        "classifier",
+        "target_encoder",
+        "target_projector",
+        "ema_encoder",
+    )
     networks = [network for part in parts if (network := getattr(model, part)) is not None]
     online = [names[id(v)] for v in model.online_variables]
     rest = [names[id(v)] for network in networks for v in network.weights if names[id(v)] not in online]

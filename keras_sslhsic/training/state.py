@@ -10,7 +10,6 @@ import numpy as np
 
 from keras_sslhsic import compat
 
-
 OBJECTIVE = "objective."  # begins the names of a loss's state in a model file
 
 
@@ -25,7 +24,9 @@ def variables(model: keras.Model) -> dict[str, keras.Variable]:
     named = {f"model/{model_names[id(v)]}": v for v in model.variables}
     named.update(("objective/" + name, v) for name, v in _of_objective(model).items())
     slots = model.optimizer.variables
-    slot_names = _slot_names([v.path for v in slots], [(v, name.removeprefix("model/")) for name, v in named.items()])
+    slot_names = _slot_names(
+        [v.path for v in slots], [(v, name.removeprefix("model/")) for name, v in named.items()]
+    )
     named.update((f"optimizer/{name}", v) for name, v in zip(slot_names, slots, strict=True))
     return named
 

@@ -9,33 +9,29 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic import checks, compat
-from keras_sslhsic.encoders import small_maps, with_preprocessing
 from keras_sslhsic.hsic import replicas
 from keras_sslhsic.losses import Hiddens, Objective
-from keras_sslhsic.training import classifier, diagnostics, ema, inputs, lars, older_files, state
+from keras_sslhsic.training import classifier, diagnostics, inputs, lars, older_files, state
 from keras_sslhsic.training.callbacks import StopOnFault, WatchCollapse
 from keras_sslhsic.training.checkpoint import Checkpoint
+from keras_sslhsic.training.encoding import EncodingModel
 from keras_sslhsic.training.monitor import Monitor
 from keras_sslhsic.views import policy
 
 
-class Trainer(keras.Model):
+class Trainer(EncodingModel):
     """Trains an encoder on views of images: the base of all methods, which say what networks follow it.
 
     A step draws views, has the method make hiddens of them and the loss (an `Objective`) terms of the hiddens, descends the
     loss, and moves what else there is: the loss's state, a target, the average of the weights. Every random number is a
     function of (`seed`, step), so that equal seeds give equal runs and no two steps see the same views.
 
-    Two encoders count: `encoder` is the network that is trained, and `evaluation_encoder` the one for everything else: its
-    moving average if one is kept, or itself. Calling the model, `predict`, `evaluate` (and validation), probes, saving and
-    exports all use `evaluation_encoder`.
-
     `fit` takes batches {"image": uint8 [B, H, W, C], "label": int [B] (optional)}, bare image batches, or (image, label);
     or crops already made, {"view1", "view2"} (uint8, or float in [0, 1]). Calling the model on images, uint8 or float in
-    [0, 255], gives features, float32 [B, F].
+    [0, 255], gives features, float32 [B, F]. That, `predict`, `evaluate`, probes, saving and exports use
+    `evaluation_encoder`: the moving average of `encoder` if one is kept (`weight_ema`), else `encoder` itself.
 
-    A method sets `target` and `default_loss`, and defines `hiddens`, `hidden_size` and `online_networks`; see
-    `methods.Method`.
+    A method sets the attributes below, and defines `hiddens` and `online_networks`; see `methods.Method`.
 
     Args:
         encoder: keras.Model from normalised float images [B, S, S, C] to features [B, F].
@@ -49,30 +45,28 @@ class Trainer(keras.Model):
         ValueError: for values outside of these ranges, or of another type.
     """
 
+    default_loss: type[Objective]  # where `compile` is given none
+    projection_dim: int  # Q, the size of the outputs that the loss sees
     target = False  # whether a target network follows
-    default_loss: type[Objective]
+    predictor: Any = None  # what the online network ends in
     latest: Sequence[str] = ("learning_rate",)  # metrics that are shown as they are at a step
 
     def __init__(
-        self, encoder: keras.Model, views: Any = "byol", num_classes: int | None = None, seed: int = 0, **kwargs: Any
+        self,
+        encoder: keras.Model,
+        views: Any = "byol",
+        num_classes: int | None = None,
+        seed: int = 0,
+        **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        if not isinstance(encoder, keras.Model):
-            raise ValueError(
-                f'encoder must be a keras.Model, got {encoder!r}: make one with keras_sslhsic.build_encoder("r50_1x").'
-            )
         checks.integer("num_classes", num_classes, 2, optional=True)
         checks.integer("seed", seed, -(2**31))
+        super().__init__(encoder, views, **kwargs)
         self.num_classes = num_classes
         self.seed = seed
-        self.policy = policy.get(views)
-        small_maps.multiply_on_small_maps(encoder)
-        self.encoder = encoder
-        self.classifier: Any = (
-            classifier.linear_classifier(encoder.output_shape[-1], num_classes) if num_classes else None
+        self.classifier: Any = num_classes and classifier.linear_classifier(
+            encoder.output_shape[-1], num_classes
         )
-        self.weight_ema: float | None = None
-        self.ema_encoder: keras.Model | None = None
         counter = {"dtype": "int64", "trainable": False, "aggregation": "only_first_replica"}
         self.step = self.add_weight(shape=(), initializer="zeros", name="step", **counter)
         # First step with a loss that is not finite, first step with a label outside of the classes; -1 for none.
@@ -101,11 +95,6 @@ class Trainer(keras.Model):
     def default_callbacks(self) -> list[keras.callbacks.Callback]:
         """What `fit` adds, unless one of its kind is given."""
         return [StopOnFault(), WatchCollapse()]
-
-    @property
-    def hidden_size(self) -> int:
-        """Q, the size of the outputs that the loss sees."""
-        raise NotImplementedError
 
     @property
     def online_networks(self) -> list[keras.Model]:
@@ -145,9 +134,10 @@ class Trainer(keras.Model):
             raise ValueError(
                 f"loss must be one of keras_sslhsic.losses, such as SSLHSICLoss() (a losses.Objective), found {loss!r}."
             )
+        self._check_needs(loss)
         with self.distribute_strategy.scope():
             if not loss.built:
-                loss.build(self.hidden_size)
+                loss.build(self.projection_dim)
                 loss.built = True
         self.objective = loss
         super().compile(
@@ -158,10 +148,21 @@ class Trainer(keras.Model):
         )
         compat.prepare_optimizer(self.optimizer, self.trained_variables)
 
+    def _check_needs(self, loss):
+        for part, has in (("target", bool(self.target)), ("predictor", self.predictor is not None)):
+            if (needs := getattr(loss, f"needs_{part}")) not in (None, has):
+                raise ValueError(
+                    f"{type(loss).__name__} {'needs a' if needs else 'is for models without a'} {part} network, and this "
+                    f"{type(self).__name__} has {'one' if has else 'none'}: give the model {part}={needs}, or compile it with "
+                    "another loss."
+                )
+
     def get_compile_config(self) -> dict[str, Any]:
         """What `compile_from_config` needs."""
         return {
-            "optimizer": keras.optimizers.serialize(getattr(self.optimizer, "inner_optimizer", self.optimizer)),
+            "optimizer": keras.optimizers.serialize(
+                getattr(self.optimizer, "inner_optimizer", self.optimizer)
+            ),
             "loss": keras.saving.serialize_keras_object(self.objective),
             "steps_per_execution": self.steps_per_execution,
             "run_eagerly": self.run_eagerly,
@@ -174,56 +175,13 @@ class Trainer(keras.Model):
     @property
     def online_variables(self) -> list[keras.Variable]:
         """What the optimizer trains of the networks and the classifier."""
-        networks = [*self.online_networks, *([self.classifier] if self.classifier is not None else [])]
-        return [v for network in networks for v in network.trainable_variables]
+        networks = [*self.online_networks, self.classifier]
+        return [v for network in networks if network is not None for v in network.trainable_variables]
 
     @property
     def trained_variables(self) -> list[keras.Variable]:
         """Everything that the optimizer trains: `online_variables`, and those of the loss that are trainable."""
         return self.online_variables + [v for v in self.objective.variables if v.trainable]
-
-    # Networks ---------------------------------------------------------------------------------------------------
-
-    def keep_weight_ema(self, decay: float) -> None:
-        """Keeps a moving average of the encoder's weights in `ema_encoder` from now on; decay is in [0, 1)."""
-        if not 0.0 <= decay < 1.0:
-            raise ValueError(f"weight_ema must be None or in [0, 1), got {decay}.")
-        if self.ema_encoder is None:
-            self.ema_encoder = ema.copy_of(self.encoder, "ema_encoder")
-            self.ema_encoder.trainable = False
-        self.weight_ema = decay
-
-    @property
-    def evaluation_encoder(self) -> keras.Model:
-        """The encoder to evaluate and keep: the moving average if there is one, else the online encoder."""
-        return self.encoder if self.ema_encoder is None else self.ema_encoder
-
-    def serving_encoder(self) -> keras.Model:
-        """The evaluation encoder with the normalisation in it: from images, uint8 or float in [0, 255], to features."""
-        return with_preprocessing(self.evaluation_encoder, self.policy.mean, self.policy.std)
-
-    def call(self, images: Any, training: bool = False) -> tf.Tensor:
-        """Features of the evaluation encoder, float32 [B, F], for images in [0, 255], or a dict of them."""
-        if isinstance(images, dict):
-            images, _ = inputs.unpack(images)
-        return self.evaluation_encoder(policy.prepare(inputs.unit_range(images), self.policy), training=training)
-
-    def __call__(self, images: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
-        """`call`, of images that are looked at before."""
-        if tf.executing_eagerly() and not keras.utils.is_keras_tensor(images):
-            inputs.check_call(images, self.encoder.input_shape[1:])
-        return super().__call__(images, *args, **kwargs)
-
-    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Features of images, as `keras.Model.predict`.
-
-        Args:
-            x: uint8 [N, H, W, C], or float in [0, 255]; a dict with such an array; or a finite dataset of batches.
-            *args: as in `keras.Model.predict`.
-            **kwargs: likewise.
-        """
-        inputs.check_given(x, self.encoder.input_shape[1:])
-        return super().predict(x, *args, **kwargs)
 
     def evaluate(self, x: Any = None, *args: Any, return_dict: bool = False, **kwargs: Any) -> Any:
         """The metrics of images without training on them, as `keras.Model.evaluate`.
@@ -236,7 +194,7 @@ class Trainer(keras.Model):
         """
         inputs.check_given(x, (None, None, self.encoder.input_shape[-1]), least=2, crops=True)
         results = super().evaluate(x, *args, return_dict=True, **kwargs)
-        return results if return_dict else list(results.values())
+        return results if return_dict else [results[name] for name in self.metrics_names]
 
     # Steps ------------------------------------------------------------------------------------------------------
 
@@ -284,9 +242,7 @@ class Trainer(keras.Model):
         self.optimizer.apply(gradients)
         terms |= self.objective.update(hiddens) | self.follow()
         if self.ema_encoder is not None:
-            ema.update(ema.parameters(self.ema_encoder), ema.parameters(self.encoder), self.weight_ema)
-            # The batch statistics are averages already.
-            ema.update(ema.statistics(self.ema_encoder), ema.statistics(self.encoder), 0.0)
+            self.update_weight_ema()
         self._note_faults(loss, labels)
         self.step.assign_add(1)
         return self._report(terms)
@@ -302,7 +258,7 @@ class Trainer(keras.Model):
 
     def _note_faults(self, loss, labels):
         outside = tf.constant(False)
-        if self.classifier is not None and labels is not None:
+        if self.num_classes is not None and labels is not None:
             outside = classifier.any_outside(labels, self.num_classes)
         faults = tf.stack([~tf.math.is_finite(loss), outside])
         first = self.first_faults.value
@@ -358,7 +314,9 @@ class Trainer(keras.Model):
             )
         callbacks = list(callbacks or [])
         callbacks += [
-            own for own in self.default_callbacks() if not any(isinstance(given, type(own)) for given in callbacks)
+            own
+            for own in self.default_callbacks()
+            if not any(isinstance(given, type(own)) for given in callbacks)
         ]
         checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         with contextlib.ExitStack() as stack:
@@ -367,7 +325,12 @@ class Trainer(keras.Model):
             restored = max((checkpoint.restore(self) for checkpoint in checkpoints), default=0)
             initial_epoch = max(initial_epoch, restored)
             data = inputs.training_data(
-                x, y, 256 if batch_size is None else batch_size, self.seed, initial_epoch, self.distribute_strategy
+                x,
+                y,
+                256 if batch_size is None else batch_size,
+                self.seed,
+                initial_epoch,
+                self.distribute_strategy,
             )
             for checkpoint in checkpoints:
                 checkpoint.train_on(data.num_images)
@@ -388,9 +351,9 @@ class Trainer(keras.Model):
         inputs.check(data, count, self.encoder.input_shape[1:], self.policy)
         if restored and not data.exact:
             warnings.warn(
-                f"The checkpoint is of epoch {restored}, and the data set starts again at its own beginning, so that the weights "
-                "will not be those of an uninterrupted run: give arrays, or a data set of keras_sslhsic.data (data.from_arrays, "
-                "from_folder, from_tfds).",
+                f"The checkpoint is of epoch {restored}, and the data set starts again at its own beginning, so that the "
+                "weights will not be those of an uninterrupted run: give arrays, or a data set of keras_sslhsic.data "
+                "(data.from_arrays, from_folder, from_tfds).",
                 stacklevel=3,
             )
         if data.element_spec is not None:

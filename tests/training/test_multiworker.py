@@ -53,7 +53,7 @@ PROGRAM = """
         data.from_folder(folder, batch_size=8, image_size=8), epochs=int(epochs), verbose=0,
         callbacks=[callbacks.TargetEMA(0.9), callbacks.Checkpoint(directory), Dies()],
     )
-    np.savez(result, *[v.numpy() for v in [*model.weights, *model.optimizer.variables]])
+    np.savez(result, *[v.numpy() for v in [*model.weights, *model.optimizer.variables, *model.objective.variables]])
     print("decoded", sum(epoch < int(epochs) for epoch in decoded))  # more are read ahead
 """
 
