@@ -13,7 +13,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := $(shell find keras_sslhsic -type f -not -name '*.pyc') setup.py pyproject.toml README.md LICENSE
+SOURCES := $(shell find keras_sslhsic -type f -not -name '*.pyc') keras_sslhsic_command.py setup.py pyproject.toml README.md LICENSE
 RUN ?= runs/fashion_small
 # An interrupted run goes on; a new one begins in an empty folder.
 RESUME = $(if $(wildcard $(RUN)/config.json),--resume)

@@ -16,6 +16,7 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     packages=find_packages(include=["keras_sslhsic", "keras_sslhsic.*"]),
+    py_modules=["keras_sslhsic_command"],
     package_data={"keras_sslhsic": ["py.typed", "data/files/*", "zoo/files/*"]},
     python_requires=">=3.10,<3.14",
     install_requires=[
@@ -30,12 +31,12 @@ setup(
         "scipy>=1.13",
         "scikit-learn>=1.5",
         "ml-collections>=1.0",
-        "absl-py>=2.1",
         "matplotlib>=3.8",
         "tensorboard>=2.20,<2.21",
         "opencv-python-headless>=4.10",
         "pillow>=10.3",
         "threadpoolctl>=3.5",
+        "tabulate>=0.9",
         "tqdm>=4.66",
     ],
     extras_require={
@@ -57,7 +58,7 @@ setup(
             "ipykernel>=6.29",
         ],
     },
-    entry_points={"console_scripts": ["keras-sslhsic = keras_sslhsic.cli:main"]},
+    entry_points={"console_scripts": ["keras-sslhsic = keras_sslhsic_command:main"]},
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Science/Research",

@@ -13,7 +13,6 @@ from unittest import mock
 import keras
 import tensorflow as tf
 
-from keras_sslhsic import compat
 from keras_sslhsic.training import lars
 
 
@@ -175,7 +174,7 @@ def norms(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 def update_with_grouped_norms(optimizer: lars.LARS, gradients: Sequence, variables: Sequence, rate) -> None:
     """`LARS.update_step` of all variables."""
-    variables = [compat.tensor(v) for v in variables]
+    variables = [v.value for v in variables]
     adapted = [i for i, variable in enumerate(variables) if lars.is_adapted(variable)]
     updates = list(gradients)
     for i in adapted:

@@ -59,7 +59,7 @@ def step(loss):
 
 def library(**options):
     loss = SSLHSICLoss(**options)
-    return step(lambda z: loss.terms(z, SEED)["loss"])
+    return step(lambda z: loss.terms_of_unit_vectors(z, SEED)["loss"])
 
 
 def textbook(num_features):
@@ -198,7 +198,7 @@ def variance(quick):
                     flat, *features.draw(kernel, 256, number, seed, low_variance)
                 )
                 error = tf.reduce_mean(tf.square(tf.matmul(r, r, transpose_b=True) - expected))
-                return tf.stack([error, loss.terms(z, seed)["loss"]])
+                return tf.stack([error, loss.terms_of_unit_vectors(z, seed)["loss"]])
 
             samples = np.stack([sample(tf.constant([7, i])) for i in range(20 if quick else 150)])
             row += [math.sqrt(samples[:, 0].mean()), samples[:, 1].std()]

@@ -133,7 +133,7 @@ def export(folder: Path, name: str, small: bool) -> list[tuple[str, str, str]]:
 
     import keras_sslhsic
     from keras_sslhsic.encoders import with_preprocessing
-    from keras_sslhsic.zoo.export import export_litert, export_onnx, export_saved_model
+    from keras_sslhsic.export import export_litert, export_onnx, export_saved_model
 
     if small:
         encoder = with_preprocessing(keras_sslhsic.build_encoder("r18_1x", width=0.25), 0.5, 0.25, size=224)

@@ -34,27 +34,27 @@ ROW = "{:<12} {:>10} {:>12} {:>10} {:>8}"
 def parts(model, data: dict[str, tf.Tensor]) -> dict[str, tuple[Callable, list[tf.Tensor]]]:
     """What a step does beside its network: {name: (function, its arguments)}."""
     seeds = model._seeds()
-    shape = [data["image"].shape[0], 2 * model.policy.num_views if model.target else model.policy.num_views]
-    z = losses.unit_norm(tf.random.stateless_normal([*shape, model.projection_dim], [0, 2]))
-    gradients = [1e-3 * tf.convert_to_tensor(compat.tensor(v)) for v in model.online_variables]
+    shape = [data["image"].shape[0], model.policy.num_views, model.projection_dim]
+    online, target = (tf.random.stateless_normal(shape, [0, seed]) for seed in (2, 3))
+    gradients = [1e-3 * tf.convert_to_tensor(v.value) for v in model.trained_variables]
 
-    def loss(z):
+    def loss(online, target):
+        hiddens = losses.Hiddens(online, target if model.target else None)
         with tf.GradientTape() as tape:
-            tape.watch(z)
-            value = model.objective.terms(z, seeds[1], compat.tensor(model.kernel_scale))["loss"]
-        gradient = tape.gradient(value, z)
-        model._learn_kernel_scale(z)
-        return gradient, diagnostics.feature_spread(z[:, 0])
+            tape.watch(online)
+            value = model.objective.terms(hiddens, seeds[1])["loss"]
+        gradient = tape.gradient(value, online)
+        return gradient, model.objective.update(hiddens), diagnostics.feature_spread(online[:, 0])
 
     def averages():
         if model.target:
             ema.update(model.target_variables, model.target_sources, 0.99)
         if model.ema_encoder is not None:
-            model._update_weight_ema()
+            model.update_weight_ema()
 
     return {
         "views": (lambda images: model._views(images, seeds[0]), [data["image"]]),
-        "loss": (loss, [z]),
+        "loss": (loss, [online, target]),
         "optimizer": (lambda *gradients: model.optimizer.apply(gradients), gradients),
         "averages": (averages, []),
     }
@@ -117,7 +117,7 @@ def _loss_step(loss: losses.SSLHSICLoss) -> Callable:
         z, scale = data["z"], tf.constant(1.0)
         with tf.GradientTape(persistent=True) as tape:
             tape.watch([z, scale])
-            value = loss.terms(z, tf.constant([0, 1]), scale)["loss"]
+            value = loss.terms(losses.Hiddens(z), tf.constant([0, 1]))["loss"]
             entropy = kernels.scale_entropy(loss.kernel.with_scale(scale), z)
         gradient = compat.sum_over_replicas([tape.gradient(entropy, scale)])
         return tape.gradient(value, z), gradient, diagnostics.feature_spread(z[:, 0])

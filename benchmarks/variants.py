@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 import keras_sslhsic
-from keras_sslhsic import views
+from keras_sslhsic import losses, views
 from keras_sslhsic.runs.build import build_model
 from keras_sslhsic.training import ema
 
@@ -95,10 +95,13 @@ class _NoUpdate(keras.optimizers.Optimizer):
         pass
 
 
-class _NoLoss(keras.losses.Loss):
-    """A linear function of z, whose gradient reaches all of the network."""
+class _NoLoss(losses.Objective):
+    """A linear function of the outputs, whose gradient reaches all of the network."""
 
-    def terms(self, z, seed, scale=None):
+    needs_target = needs_predictor = None
+
+    def terms(self, hiddens, seed):
+        z = hiddens.online
         weights = tf.linspace(-1.0, 1.0, z.shape[-1])
         return {"loss": tf.reduce_mean(z[:, 0] * weights) - tf.reduce_mean(z[:, 1] * weights)}
 

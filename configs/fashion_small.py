@@ -32,6 +32,7 @@ def get_config() -> ConfigDict:
             "steps_per_execution": 1,
             "data": {"source": "bundled", "holdout": 0.0},
             "encoder": {"name": "r18_1x", "width": 0.5, "stem": "imagenet", "input_shape": (None, None, 1)},
+            "method": "ssl_hsic",
             "model": {
                 "projector_hidden": 1024,
                 "projection_dim": 256,
@@ -43,5 +44,6 @@ def get_config() -> ConfigDict:
             "loss": {"name": "ssl_hsic", "kernel": "imq", "gamma": 5.0, "num_features": 512},
             "optimizer": {"name": "adamw", "learning_rate": 8e-3, "weight_decay": 0.0, "warmup_epochs": 1},
             "target_ema": 0.99,
+            "evals": {"knn": {"k": 20}, "linear": {"protocol": "linear_features"}},
         }
     )

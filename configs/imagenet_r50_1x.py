@@ -36,6 +36,7 @@ def get_config() -> ConfigDict:
                 "data_dir": "~/tensorflow_datasets",
             },
             "encoder": {"name": "r50_1x", "input_shape": (224, 224, 3)},
+            "method": "ssl_hsic",
             "model": {
                 "projector_hidden": 4096,
                 "projection_dim": 256,
@@ -47,5 +48,10 @@ def get_config() -> ConfigDict:
             "loss": {"name": "ssl_hsic", "kernel": "imq", "gamma": 3.0, "num_features": 512},
             "optimizer": {"name": "lars", "learning_rate": 0.4, "weight_decay": 1e-6, "warmup_epochs": 10},
             "target_ema": 0.99,
+            "evals": {
+                # The labelled images of ILSVRC's validation set, which the paper reports.
+                "knn": {"k": 20, "data": "imagenet2012", "test_split": "validation"},
+                "linear": {"data": "imagenet2012", "test_split": "validation"},
+            },
         }
     )

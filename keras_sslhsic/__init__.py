@@ -4,10 +4,6 @@ import os as _os
 
 # Everything here is written for TensorFlow; Keras reads this once, when it is first imported.
 _os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-# On CPUs without AVX-512 TensorFlow leaves oneDNN off, whose convolutions are two to nine times faster backwards.
-_os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-# TensorFlow's informational lines (no GPU here, end of a sequence) are nothing that one could act on.
-_os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 import keras as _keras
 
@@ -25,11 +21,11 @@ from keras_sslhsic import losses as losses
 from keras_sslhsic import methods as methods
 from keras_sslhsic import views as views
 from keras_sslhsic.encoders import build_encoder as build_encoder
+from keras_sslhsic.export import export_saved_model as export_saved_model
 from keras_sslhsic.methods import SSLHSIC as SSLHSIC
 from keras_sslhsic.training.lars import LARS as LARS
 from keras_sslhsic.training.strategy import strategy as strategy
 from keras_sslhsic.version import __version__ as __version__
-from keras_sslhsic.zoo import export_saved_model as export_saved_model
 from keras_sslhsic.zoo import list_pretrained as list_pretrained
 from keras_sslhsic.zoo import load_pretrained as load_pretrained
 from keras_sslhsic.zoo import save_pretrained as save_pretrained

@@ -1,5 +1,6 @@
 """Checks of single arguments, for every module that takes them."""
 
+import ast
 import math
 from numbers import Integral, Real
 from typing import Any
@@ -31,3 +32,11 @@ def flag(name: str, value: Any, optional: bool = False) -> None:
     if not isinstance(value, (bool, np.bool_)) and not (optional and value is None):
         choices = "True, False or None" if optional else "True or False"
         raise ValueError(f"{name} must be {choices}, found {value!r}.")
+
+
+def literal(text: str) -> Any:
+    """What a text of a command line means: a Python literal; a word that is none is a string."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

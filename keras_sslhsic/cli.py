@@ -4,18 +4,18 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_sslhsic import checks
+from keras_sslhsic.files import check_writable, display
 from keras_sslhsic.version import __version__
 
 # Each command imports what it needs, so that one can be read by itself.
 
-PROTOCOLS = (
-    "knn", "linear", "linear_features", "logistic", "finetune", "transfer", "transfer_finetune", "all"
-)  # fmt: skip
+TRACEBACK = "KERAS_SSLHSIC_TRACEBACK"
 
 # What bad input raises, beside TensorFlow's errors.
 UNUSABLE = (ValueError, OSError, ImportError, FloatingPointError, RuntimeError)
@@ -25,8 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status: 0, 2 for input that cannot be used, 130 for Ctrl-C."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
-    options.overrides = [_override(parser, argument, options) for argument in rest]
     try:
+        if options.command == "evaluate" and options.config:
+            # It may register a protocol, whose settings are flags then.
+            from keras_sslhsic.runs import config
+
+            config.load(options.config)
+            parser = _parser()
+            options, rest = parser.parse_known_args(arguments)
+        options.overrides = [_override(parser, argument, options) for argument in rest]
         _check(options)
         options.run(options)
     except KeyboardInterrupt:
@@ -35,30 +42,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not isinstance(error, UNUSABLE) and not _is_op_error(error):
             raise
-        from keras_sslhsic.files import display
-
+        if options.traceback or os.environ.get(TRACEBACK) == "1":
+            traceback.print_exception(error)
+            return 2
         reason = "\n".join(map(display, _explain(error).split("\n")))
-        print(f"keras-sslhsic {options.command}: {reason}", file=sys.stderr)
+        hint = "" if _is_ours(error) else f" (keras-sslhsic --traceback {options.command} ... shows where.)"
+        print(f"keras-sslhsic {options.command}: {reason}{hint}", file=sys.stderr)
         return 2
     return 0
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Finds values that cannot be meant, and outputs that could not be written in the end."""
+    """Raises ValueError for an empty value, and OSError where the output could not be written in the end."""
     for name, value in vars(options).items():
         if value == "":
             raise ValueError(f"the value of {name} is empty.")
     checks.integer("seed", getattr(options, "seed", None), 0, optional=True)
     given = (getattr(options, name, None) for name in ("out", "to", "sheet", "json"))
     for path in map(Path, filter(None, given)):
-        from keras_sslhsic import files
-
-        files.check_writable(path, folder=options.command in ("export", "report"))
+        check_writable(path, folder=options.command in ("export", "report"))
 
 
 def _explain(error: Exception) -> str:
-    from keras_sslhsic.files import display
-
+    """What an error says, as a sentence."""
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"there is no file or folder {display(error.filename)}; give one that exists."
     if isinstance(error, OSError) and error.filename:
@@ -67,6 +73,16 @@ def _explain(error: Exception) -> str:
         where = r"^(\{\{.*?\}\} )?(Error in user-defined function .*? Iterator::\S+: )?[\w.]+: "
         return re.sub(where, "", str(error).split("\nTraceback")[0])
     return str(error)
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether the sentence was written here: by `_explain`, or by code of this package (in a pipeline, in its traceback)."""
+    if isinstance(error, OSError) and error.filename:
+        return True
+    raised_in = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if _is_op_error(error):
+        raised_in = re.findall(r'^  File "(.*?)", line', str(error), re.MULTILINE)
+    return bool(raised_in) and Path(__file__).parent in Path(raised_in[-1]).parents
 
 
 def _is_op_error(error: Exception) -> bool:
@@ -79,6 +95,11 @@ def _parser() -> argparse.ArgumentParser:
         description="Self-supervised learning with kernel dependence maximisation (SSL-HSIC), for Keras.",
     )
     parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument(
+        "--traceback",
+        action="store_true",
+        help=f"show where an error comes from, as {TRACEBACK}=1 in the environment does",
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 
     pretrain = _command(commands, "pretrain", _pretrain, "train an encoder without labels")
@@ -94,82 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     pretrain.add_argument("--resume", action="store_true", help="go on with the run that the folder holds")
 
     evaluate = _command(commands, "evaluate", _evaluate, "measure what an encoder has learnt")
-    evaluate.add_argument(
-        "protocol", nargs="?", choices=PROTOCOLS,
-        help="one protocol; `all`: every protocol on the bundled images; none, with --run: kNN and linear on the run's data",
-    )  # fmt: skip
-    evaluate.add_argument(
-        "--run", dest="run_folder", help="a run folder: its encoder, compared with the one it started from"
-    )
-    evaluate.add_argument(
-        "--encoder", help="a name of the zoo, a .keras file, or a folder of save_pretrained"
-    )
-    evaluate.add_argument(
-        "--data",
-        help="`bundled`; a folder with the sub-folders train and test (linear, finetune: perhaps validation), a folder a "
-        "class in each; or a data set of TensorFlow Datasets (transfer, transfer_finetune: one of the twelve sets); "
-        "default: bundled, where the run did not use other images",
-    )  # fmt: skip
-    evaluate.add_argument(
-        "--config",
-        help="a Python file with get_config() that holds settings of the protocol; those given here come first",
-    )
-    evaluate.add_argument("--data-dir", help="where TensorFlow Datasets keeps its files")
-    evaluate.add_argument("--train-split", default="train", help="of a TensorFlow data set (default: train)")
-    evaluate.add_argument("--test-split", default="test", help="of a TensorFlow data set (default: test)")
-    evaluate.add_argument(
-        "--validation-split",
-        help="of a TensorFlow data set, such as train[90%%:] (linear, finetune; default: some training images are held out)",
-    )
-    evaluate.add_argument(
-        "--image-size", type=int, default=224, help="side of the crops of folders and TFDS (default: 224)"
-    )
-    evaluate.add_argument(
-        "--short-side",
-        type=int,
-        help="what test images are resized to before the central crop (default: 256/224 of the image size for linear and "
-        "finetune, else the image size; transfer, transfer_finetune: as the paper)",
-    )
-    evaluate.add_argument(
-        "--max-broken",
-        type=float,
-        default=0.01,
-        help="share of broken files that a folder may have (default: 0.01)",
-    )
-    evaluate.add_argument(
-        "--batch-size", type=int,
-        help="images a step (default: linear 4096, finetune 1024, transfer_finetune and linear_features 256); knn, logistic, "
-        "transfer: images that the encoder sees at once (default: 256)",
-    )  # fmt: skip
-    evaluate.add_argument(
-        "--epochs", type=integers,
-        help="passes over the training images (default: linear 90, linear_features 30); finetune, transfer_finetune: "
-        "one or several to choose from, as 30,50, which is finetune's default",
-    )  # fmt: skip
-    evaluate.add_argument(
-        "--steps", type=int, help="updates instead of epochs (finetune; transfer_finetune, default: 20000)"
-    )
-    evaluate.add_argument(
-        "--learning-rates",
-        type=numbers,
-        help="to choose from on held-out images, for the batch size, as 0.1,0.2; one alone is taken as it is (the default ones "
-        "follow the batch size)",
-    )
-    evaluate.add_argument(
-        "--weight-decays",
-        type=numbers,
-        help="to choose from, as 0,1e-6 (finetune, transfer_finetune: each is divided by the learning rate)",
-    )
-    evaluate.add_argument("--k", type=int, help="neighbours (knn)")
-    evaluate.add_argument("--temperature", type=float, help="of the neighbours' votes (knn)")
-    evaluate.add_argument("--fraction", type=float, help="share of the labels (finetune)")
-    evaluate.add_argument(
-        "--num-classes", type=int, help="classes of a TFDS set that does not name them (linear, finetune)"
-    )
-    evaluate.add_argument("--seed", type=int, help="of whatever the protocol draws (default: 0)")
-    evaluate.add_argument(
-        "--out", help="file of JSON lines to add the result to (default: results.jsonl of the run, or here)"
-    )
+    _evaluate_arguments(evaluate)
 
     report = _command(
         commands, "report", _report, "gather the results below a folder in one table and one chart"
@@ -222,15 +168,67 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def integers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(",")))
+def _evaluate_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `evaluate` takes: of its own, and a flag for every setting of every protocol and of the images it needs."""
+    from keras_sslhsic.evaluation import PROTOCOLS
+
+    parser.add_argument(
+        "protocol",
+        nargs="?",
+        metavar="PROTOCOL",
+        help=f"one of {', '.join(PROTOCOLS)}; `all`: a table of the bundled images; none, with --run: what the run's config "
+        "names",
+    )
+    parser.add_argument(
+        "--run", dest="run_folder", help="a run folder: its encoder, compared with the one it started from"
+    )
+    parser.add_argument("--encoder", help="a name of the zoo, a .keras file, or a folder of save_pretrained")
+    parser.add_argument(
+        "--data",
+        help="`bundled`; a folder with the sub-folders train and test (where networks are trained, perhaps validation), a "
+        "folder a class in each; or a data set of TensorFlow Datasets (transfer: one of the twelve sets); default: bundled, "
+        "where the run did not use other images",
+    )
+    parser.add_argument(
+        "--config",
+        help="a Python file with get_config() that holds settings of the protocol, and may register protocols; settings given "
+        "here come first",
+    )
+    parser.add_argument(
+        "--out", help="file of JSON lines to add the result to (default: results.jsonl of the run, or here)"
+    )
+    flags = parser.add_argument_group("settings of protocols, and of their images")
+    for name, uses in _settings().items():
+        parse = next(iter(uses.values())).parse
+        text = "; ".join(_help(uses, len(PROTOCOLS)))
+        flags.add_argument(f"--{name.replace('_', '-')}", type=parse, help=text.replace("%", "%%"))
 
 
-def numbers(text: str) -> tuple[float, ...]:
-    return tuple(map(float, text.split(",")))
+def _help(uses: dict[str, Any], of: int) -> Iterator[str]:
+    """What a setting is to protocols, of so many, and its default with each."""
+    for text in dict.fromkeys(setting.help for setting in uses.values()):
+        own = {name: setting.default for name, setting in uses.items() if setting.help == text}
+        defaults = {default: [name for name in own if own[name] == default] for default in own.values()}
+        named = [f"{default} ({', '.join(names)})" for default, names in defaults.items() if default]
+        shown = next(iter(defaults)) if len(defaults) == 1 else "; ".join(named)
+        who = f" [{', '.join(own)}]" if len(own) < of else ""
+        yield text + (f" (default: {shown})" if shown else "") + who
 
 
-def _command(commands, name, run, summary):
+def _settings() -> dict[str, dict[str, Any]]:
+    """Setting -> protocol -> the `Setting`, of every protocol and of the images it needs."""
+    from keras_sslhsic.evaluation import PROTOCOLS
+
+    found: dict[str, dict[str, Any]] = {}
+    for protocol in PROTOCOLS.values():
+        for name, setting in {**protocol.settings, **protocol.needs.settings}.items():
+            found.setdefault(name, {})[protocol.name] = setting
+    return found
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], None], summary: str
+) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False
     )
@@ -238,13 +236,13 @@ def _command(commands, name, run, summary):
     return parser
 
 
-def _memory(parser):
+def _memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-mb", type=int, default=1024, help="memory for images, in 2^20 bytes (default: 1024)"
     )
 
 
-def _override(parser, argument, options):
+def _override(parser: argparse.ArgumentParser, argument: str, options: argparse.Namespace) -> str:
     """`epochs=5` of `--config.epochs=5`."""
     if not getattr(options, "config", None) or not argument.startswith("--config.") or "=" not in argument:
         parser.error(
@@ -253,11 +251,11 @@ def _override(parser, argument, options):
     return argument.removeprefix("--config.")
 
 
-def _pretrain(options):
+def _pretrain(options: argparse.Namespace) -> None:
     # The networks of a step, online and target on each view, run beside each other on a CPU: that keeps small ones
     # busier than sharing every operation out among all cores.
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // 4)))
-    from keras_sslhsic.files import display, is_leftover
+    from keras_sslhsic.files import is_leftover
     from keras_sslhsic.runs import config, folder, pretrain
     from keras_sslhsic.runs.evaluate import format_table
 
@@ -276,103 +274,77 @@ def _pretrain(options):
     print(f"The run is in {display(options.workdir)}: {', '.join(sorted(display(p.name) for p in files))}.")
 
 
-def _evaluate(options):
-    from keras_sslhsic import evaluation
-    from keras_sslhsic.evaluation import protocols, results
-    from keras_sslhsic.evaluation.report import table
-    from keras_sslhsic.files import display
-    from keras_sslhsic.runs.evaluate import evaluate_run, format_table, untrained_encoder
+def _evaluate(options: argparse.Namespace) -> None:
+    from keras_sslhsic.evaluation import PROTOCOLS
+    from keras_sslhsic.evaluation.compare import BUNDLED, raw_pixels
+    from keras_sslhsic.evaluation.loading import FOR_FEATURES
+    from keras_sslhsic.evaluation.reporting import table
+    from keras_sslhsic.evaluation.settings import checked, flags, layered
+    from keras_sslhsic.runs import config, evaluate
 
     if (options.run_folder is None) == (options.encoder is None):
         raise ValueError("Give either --run with a run folder, or --encoder with an encoder.")
-    if options.protocol in (None, "all"):
-        defaults = vars(_parser().parse_args(["evaluate"]))
-        own = ["overrides", "protocol", "run_folder", "encoder"] + ["seed", "out"] * (
-            options.protocol == "all"
-        )
-        extra = [key for key, value in vars(options).items() if key not in own and value != defaults[key]]
-        if options.protocol == "all" and options.data == "bundled":
-            extra.remove("data")
-        if extra:
-            goes = "goes" if len(extra) == 1 else "go"
-            raise ValueError(
-                f"{protocols.flags(extra)} {goes} with one protocol: name one of {', '.join(PROTOCOLS[:-1])}."
-            )
     name = options.run_folder or options.encoder
     out = options.out or Path(options.run_folder or ".") / "results.jsonl"
+    given = {key: value for key in _settings() if (value := getattr(options, key)) is not None}
+    if options.protocol in (None, "all"):
+        if options.protocol is None and options.run_folder is None:
+            raise ValueError(f"Give a protocol with --encoder: one of {', '.join(PROTOCOLS)}, all.")
+        extra = {*given} | {key for key in ("data", "out") if getattr(options, key)}
+        if options.protocol == "all":
+            extra -= {"seed", "out"} | ({"data"} if options.data == "bundled" else set())
+        if extra:
+            goes = "goes" if len(extra) == 1 else "go"
+            raise ValueError(f"{flags(extra)} {goes} with one protocol: name one of {', '.join(PROTOCOLS)}.")
     if options.protocol is None:
-        if options.run_folder is None:
-            raise ValueError(f"Give a protocol with --encoder: one of {', '.join(PROTOCOLS)}.")
-        print(format_table(evaluate_run(options.run_folder)))
+        rows = evaluate.evaluate_run(name, verbose=True)
+        if not rows:
+            raise ValueError(
+                f"The config of {display(name)} names no evaluation: name a protocol and --data."
+            )
+        print(evaluate.format_table(rows))
         return
-    if options.validation_split and options.protocol not in evaluation.splits.TRAINING:
-        raise ValueError(f"{options.protocol} has no --validation-split; it goes with linear and finetune.")
-    options.data = options.data or _own_data(options)
-    arguments = {} if options.protocol == "all" else _arguments(options)
-    encoder = _load(name)
     if options.protocol == "all":
-        untrained = untrained_encoder(options.run_folder) if options.run_folder else None
-        records = []
-        for record in evaluation.benchmark_bundled(
-            encoder, untrained, name=name, seed=options.seed or 0, verbose=True
-        ):
-            results.append(out, record)
-            records.append(record)
-        print(table(records))
-        return
-    result: evaluation.Result
-    if options.protocol in ("transfer", "transfer_finetune"):
-        run = evaluation.transfer if options.protocol == "transfer" else evaluation.transfer_finetune
-        where = {"data_dir": options.data_dir, "size": options.image_size, "short_side": options.short_side}
-        result = run(encoder, options.data, **where, **arguments, verbose=True)
-    else:
-        splits: dict[str, Any] = evaluation.labelled_splits(
-            options.data,
-            options.protocol,
-            {name: getattr(options, f"{name}_split") for name in ("train", "test", "validation")},
-            options.data_dir,
-            options.max_broken,
-            image_size=options.image_size,
-            short_side=options.short_side,
-            channels=encoder.input_shape[-1],
+        encoders = (
+            evaluate.encoders_of(name)
+            if options.run_folder
+            else {name: _load(name), "raw pixels": raw_pixels}
         )
-        result = evaluation.evaluate(options.protocol, encoder, verbose=True, **splits, **arguments)
-    results.append(
-        out, result.record(encoder=name, encoder_hash=evaluation.encoder_hash(encoder), data=options.data)
+        images, seed = FOR_FEATURES.load("bundled"), given.get("seed", 0)
+        print(
+            table(evaluate.measure(encoders, BUNDLED, images, out, data="bundled", seed=seed, verbose=True))
+        )
+        return
+    protocol = PROTOCOLS[options.protocol]
+    data = options.data or _own_data(options)
+    given = layered(
+        protocol.settings,
+        config.load(options.config).to_dict() if options.config else {},
+        dict(map(config.parse, options.overrides)),
+        given,
     )
-    low, high = result.interval
-    print(
-        f"{options.protocol} on {display(options.data)}: {result.metric} {_percent(result.value)} %", end=" "
-    )
-    print(f"(95 %: {_percent(low)} to {_percent(high)})")
+    of_images = {key for other in PROTOCOLS.values() for key in other.needs.settings}
+    where = {key: value for key, value in given.items() if key in of_images}
+    settings = {key: value for key, value in given.items() if key not in of_images}
+    # Before anything is loaded.
+    where = checked(protocol.name, protocol.needs.settings, where)
+    protocol.arguments_of(settings)
+    encoder = _load(name)
+    splits = protocol.needs.load(data, channels=encoder.input_shape[-1], **where)
+    evals = {protocol.name: settings}
+    [result] = evaluate.measure({name: encoder}, evals, splits, out, data=data, verbose=True)
+    low, high = (f"{100 * end:.1f}" for end in result.interval)
+    print(f"{protocol.name} on {display(data)}: {result.metric} {100 * result.value:.1f} %", end=" ")
+    print(f"(95 %: {low} to {high})")
     print(f"Added to {display(out)}.")
 
 
-def _arguments(options):
-    """Of the protocol's function: a length replaces one that comes before, in the other unit too."""
-    from keras_sslhsic.evaluation import protocols
-    from keras_sslhsic.runs import config
-
-    names = frozenset().union(*protocols.SETTINGS.values())
-    given: dict[str, Any] = {} if options.protocol == "knn" else {"seed": 0}
-    for layer in (
-        config.load(options.config).to_dict() if options.config else {},
-        dict(map(config.parse, options.overrides)),
-        {name: value for name in names if (value := getattr(options, name)) is not None},
-    ):
-        if {"steps", "epochs"} & set(layer):
-            given = {name: value for name, value in given.items() if name not in ("steps", "epochs")}
-        given |= layer
-    return protocols.arguments(options.protocol, **given)
-
-
-def _own_data(options):
+def _own_data(options: argparse.Namespace) -> str:
     """The images that are measured on where none are named."""
-    from keras_sslhsic.files import display
     from keras_sslhsic.runs.folder import load_config
 
     source = load_config(options.run_folder).data.source if options.run_folder else "bundled"
-    if source != "bundled" and options.protocol != "all":
+    if source != "bundled":
         raise ValueError(
             f"The run in {display(options.run_folder)} did not train on the bundled images: name the images to "
             "measure on with --data."
@@ -380,18 +352,13 @@ def _own_data(options):
     return "bundled"
 
 
-def _percent(share):
-    return f"{100 * share:.1f}"
-
-
-def _report(options):
+def _report(options: argparse.Namespace) -> None:
     from keras_sslhsic import evaluation
 
     print(evaluation.report(options.path, options.out))
 
 
-def _extract(options):
-    from keras_sslhsic.files import display
+def _extract(options: argparse.Namespace) -> None:
     from keras_sslhsic.zoo.extract import extract
 
     extracted = extract(options.model, options.data, options.out, options.batch_size, options.memory_mb)
@@ -403,16 +370,14 @@ def _extract(options):
         print(f"{len(extracted.broken)} images could not be read; {out}.broken.txt names them.")
 
 
-def _export(options):
-    from keras_sslhsic.files import display
-    from keras_sslhsic.zoo.export import export
+def _export(options: argparse.Namespace) -> None:
+    from keras_sslhsic import export
 
-    export(_load(options.model), options.out, options.keep_batch_norm)
+    export.write(_load(options.model), options.out, options.keep_batch_norm)
     print(f"Wrote {display(options.out)}.")
 
 
-def _convert(options):
-    from keras_sslhsic.files import display
+def _convert(options: argparse.Namespace) -> None:
     from keras_sslhsic.zoo.convert import convert
 
     noted = convert(options.source, options.to, heads=options.heads, expect=options.expect)
@@ -421,27 +386,27 @@ def _convert(options):
     print(f"Wrote {display(options.to)}.")
 
 
-def _inspect(options):
-    from keras_sslhsic import files
+def _inspect(options: argparse.Namespace) -> None:
     from keras_sslhsic.data import inspect_folder
+    from keras_sslhsic.files import write_json
 
     report = inspect_folder(
         options.path, channels=options.channels, verbose=True, memory_mb=options.memory_mb
     )
     print(report)
     report.save_contact_sheet(options.sheet)
-    print(f"A contact sheet is in {files.display(options.sheet)}.")
+    print(f"A contact sheet is in {display(options.sheet)}.")
     if options.json:
-        files.write_json(options.json, report.to_dict())
+        write_json(options.json, report.to_dict())
 
 
-def _models(options):
+def _models(options: argparse.Namespace) -> None:
     from keras_sslhsic.zoo import registry
 
     print(registry.format_table())
 
 
-def _load(name):
+def _load(name: str) -> Any:
     from keras_sslhsic.zoo import load_pretrained
 
     return load_pretrained(name)

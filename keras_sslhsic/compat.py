@@ -4,11 +4,15 @@ The rest of the library is written for `tf` mathematics and plain `keras` layers
 interface, and so may change with the Keras version, is here.
 """
 
+import collections
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import h5py
 import keras
 import tensorflow as tf
 from keras.src.models.functional import Functional
@@ -16,19 +20,20 @@ from keras.src.saving import saving_lib
 from keras.src.utils.naming import to_snake_case
 
 
-def tensor(variable: Any) -> tf.Variable:
-    """The tf.Variable behind a Keras variable."""
-    return variable.value if hasattr(variable, "value") and not callable(variable.value) else variable
-
-
-def path(variable: Any) -> str:
-    """The unique path of a Keras variable, e.g. `online/stem_conv/kernel`."""
-    return getattr(variable, "path", variable.name)
-
-
 def automatic_names(network: keras.Layer) -> set[str]:
     """The names that Keras gives such layers as a network has, before it numbers them: {"conv2d", ...}."""
     return {to_snake_case(type(layer).__name__) for layer in network._flatten_layers()}
+
+
+def seeds(network: keras.Layer) -> list[tuple[keras.Layer, keras.Variable]]:
+    """The states of the random generators in a network's layers, such as Dropout, each with its layer."""
+    return [(layer, seed.state) for layer in network._flatten_layers() for seed in layer._seed_generators]
+
+
+def beside(store: Any, path: str) -> list[Any]:
+    """The arrays under another path of the file that Keras loads a model's variables from, in their order."""
+    group = store.h5_file.get(path, {})
+    return [group[name][()] for name in sorted(group, key=int)]
 
 
 def freeze_but_keep_batch_statistics(model: keras.Model) -> None:
@@ -36,7 +41,7 @@ def freeze_but_keep_batch_statistics(model: keras.Model) -> None:
 
     `model.trainable = False` would switch BatchNormalization to inference mode, which a target network must not do.
     """
-    for variable in model.variables:
+    for variable in model.weights:
         variable.trainable = False
 
 
@@ -92,7 +97,7 @@ def of_all_replicas(strategy: tf.distribute.Strategy, value: int) -> list[int]:
         return [value]
 
     @tf.function
-    def gather():
+    def gather() -> tf.Tensor:
         context = tf.distribute.get_replica_context
         return strategy.run(lambda: context().all_gather(tf.identity([value]), axis=0))
 
@@ -104,6 +109,11 @@ def is_functional(model: Any) -> bool:
     return isinstance(model, Functional)
 
 
+def shapes_of(model: Any) -> tuple[Any, Any]:
+    """(shape of the input, shape of the output) of a model; None for a function, or a model that was never called."""
+    return getattr(model, "input_shape", None), getattr(model, "output_shape", None)
+
+
 def layer_before(tensor: Any) -> Any:
     """The layer or operation that a symbolic tensor of a functional model comes from."""
     return tensor._keras_history.operation
@@ -113,6 +123,35 @@ def only_reader(layer: Any) -> Any:
     """The layer or operation that reads a layer's result, or None if there is not exactly one."""
     readers = layer._outbound_nodes
     return readers[0].operation if len(readers) == 1 else None
+
+
+def passages(network: keras.Model) -> list:
+    """The symbolic tensors of a functional model that all after them is computed from, in order, without its input."""
+    depths = network._nodes_by_depth
+    nodes = [node for depth in sorted(depths, reverse=True) for node in depths[depth]]
+    unread = collections.Counter(id(tensor) for node in nodes for tensor in node.input_tensors)
+    waiting: set[int] = set()
+    found = []
+    for node in nodes:
+        unread.subtract(map(id, node.input_tensors))
+        waiting.update(map(id, node.output_tensors))
+        waiting = {tensor for tensor in waiting if unread[tensor]}
+        if node.input_tensors and waiting == {id(node.output_tensors[0])}:
+            found.append(node.output_tensors[0])
+    return found
+
+
+def shapes(network: keras.Model, tensors: Sequence[Any], images: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The shapes that symbolic tensors of a network would have for images of this shape, whatever its input is."""
+    graph = keras.Function(network.inputs, list(tensors))
+    given = [keras.KerasTensor(images, "float32")]
+    return [tensor.shape for tensor in graph._run_through_graph(given, lambda op: op.compute_output_spec)]
+
+
+def is_joined(tensor: Any) -> bool:
+    """Whether a symbolic tensor is computed from several others: where the ways around a block meet."""
+    _, node_index, _ = tensor._keras_history
+    return len(layer_before(tensor)._inbound_nodes[node_index].input_tensors) > 1
 
 
 def uses(layer: keras.layers.Layer) -> tuple[int, int]:
@@ -129,22 +168,30 @@ def set_trainable(model: keras.Model, trainable: bool) -> None:
         layer.trainable = trainable
 
 
-def archive(model: keras.Model) -> io.BytesIO:
-    """What `model.save("NAME.keras")` writes."""
+NOTE = "keras_sslhsic"  # attribute of a .weights.h5 file, member of a .keras file: JSON
+
+
+def archive(model: keras.Model, note: Mapping[str, Any] | None = None) -> bytes:
+    """What `model.save("NAME.keras")` writes, with a note if one is given."""
     content = io.BytesIO()
     saving_lib.save_model(model, content)
-    return content
+    if note is not None:
+        with zipfile.ZipFile(content, "a") as members:
+            members.writestr(f"{NOTE}.json", json.dumps(note))
+    return content.getvalue()
 
 
-def weights_file(model: keras.Model) -> io.BytesIO:
-    """What `model.save_weights("NAME.weights.h5")` writes; HDF5 would end the process on a full disk."""
+def weights_file(model: keras.Model, note: Mapping[str, Any]) -> bytes:
+    """What `model.save_weights("NAME.weights.h5")` writes, with a note; HDF5 would end the process on a full disk."""
     content = io.BytesIO()
     store = saving_lib.H5IOStore(content, mode="w")
     saving_lib._save_state(
         model, weights_store=store, assets_store=None, inner_path="", visited_saveables=set()
     )
     store.close()
-    return content
+    with h5py.File(content, "r+") as file:
+        file.attrs[NOTE] = json.dumps(note)
+    return content.getvalue()
 
 
 @contextlib.contextmanager

@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from keras_sslhsic.files import display, written_whole
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# The quantities of every method; what else a loss or an evaluation logs gets a panel of its own.
 _PANELS = (
     ("Loss", ("loss",)),
     ("HSIC(Z, Y) and sqrt HSIC(Z, Z)", ("hsic_zy", "sqrt_hsic_zz")),
@@ -20,9 +24,10 @@ _PANELS = (
     ("Target decay tau", ("tau",)),
     ("Online accuracy", ("online_accuracy",)),
 )
+_NOT_DRAWN = {"epoch", "seconds", "hsic_zz"}  # whose square root is
 
 
-def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = None) -> Figure:
+def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = None) -> "Figure":
     """Draws what `fit` logged, a panel a quantity.
 
     Args:
@@ -32,10 +37,14 @@ def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = Non
     Returns:
         The matplotlib Figure.
     """
+    from matplotlib.figure import Figure
+
     series = {name: np.asarray(values, float) for name, values in history.items()}
     if "hsic_zz" in series:
         series["sqrt_hsic_zz"] = np.sqrt(np.maximum(series["hsic_zz"], 0.0))
     panels = [(title, [n for n in names if n in series]) for title, names in _PANELS]
+    drawn = {name for _, names in panels for name in names} | _NOT_DRAWN
+    panels += [(name.replace("_", " "), [name]) for name in series if name not in drawn]
     panels = [(title, names) for title, names in panels if names]
     columns = 3
     rows = max(1, -(-len(panels) // columns))
@@ -43,7 +52,10 @@ def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = Non
     for axes, (title, names) in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=False):
         for name in names:
             epochs = np.arange(1, len(series[name]) + 1)
-            axes.plot(epochs, series[name], marker="." if len(epochs) < 40 else None, label=name)
+            known = ~np.isnan(series[name])  # evaluations are not made in every epoch
+            axes.plot(
+                epochs[known], series[name][known], marker="." if len(epochs) < 40 else None, label=name
+            )
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("epoch", fontsize=8)
         axes.grid(alpha=0.3)
@@ -62,7 +74,7 @@ def feature_map(
     class_names: Sequence[str] | None = None,
     path: str | Path | None = None,
     seed: int = 0,
-) -> Figure:
+) -> "Figure":
     """Draws features in two dimensions (t-SNE of their directions), coloured by class.
 
     Args:
@@ -75,6 +87,7 @@ def feature_map(
     Returns:
         The matplotlib Figure.
     """
+    from matplotlib.figure import Figure
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
@@ -103,7 +116,7 @@ def feature_map(
     return figure
 
 
-def save(figure: Figure, path: str | Path) -> None:
+def save(figure: "Figure", path: str | Path) -> None:
     """Writes a picture, whole or not at all, in the format of the path's suffix.
 
     Raises:

@@ -40,15 +40,12 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
         """The thing of a name.
 
         Raises:
-            ValueError: if there is none; the message has the nearest names, or all.
+            ValueError: if there is none; the message has the nearest names, and all.
         """
         if name not in self._things:
             nearest = difflib.get_close_matches(str(name), self._things, n=3, cutoff=0.4)
-            hint = (
-                f"did you mean {' or '.join(nearest)}?"
-                if nearest
-                else f"there are {', '.join(self._things)}."
-            )
+            known = f"there are {', '.join(self._things)}."
+            hint = f"did you mean {' or '.join(nearest)}? T{known[1:]}" if nearest else known
             raise ValueError(f"Unknown {self.kind} {display(name)!r}: {hint}")
         return self._things[name]
 

@@ -4,9 +4,7 @@ import os
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault(
-    "TF_ENABLE_ONEDNN_OPTS", "1"
-)  # as the package does, which is imported after TensorFlow here
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as the program does
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 

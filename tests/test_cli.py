@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -14,8 +15,8 @@ import pytest
 from PIL import Image
 
 from keras_sslhsic import cli
-from keras_sslhsic.evaluation import results
-from keras_sslhsic.runs import config, evaluate, folder, pretrain
+from keras_sslhsic.evaluation import PROTOCOLS, Result, results
+from keras_sslhsic.runs import build, config, evaluate, folder, pretrain
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "fashion_small.py")
 FOLDER = str(Path(__file__).parent / "data")
@@ -38,7 +39,17 @@ def test_help_says_what_every_command_does(capsys):
         with pytest.raises(SystemExit) as stopped:
             cli.main([*arguments, "--help"])
         assert stopped.value.code == 0
-    assert "one protocol" in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
+    assert "one of finetune, linear_features" in told
+    # Every setting of every protocol is a flag, said with its default and the protocols that have it.
+    flags = {
+        f"--{name.replace('_', '-')}" for p in PROTOCOLS.values() for name in (*p.settings, *p.needs.settings)
+    }
+    assert all(flag in told for flag in flags)
+    assert (
+        "updates, instead of epochs (default: 20000 (transfer_finetune)) [finetune, transfer_finetune]"
+        in told
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,14 +69,17 @@ def test_help_says_what_every_command_does(capsys):
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.epochs=0"], "epochs must be at least 1, found 0"),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=1"], "A batch of 1 image: HSIC"),
         (["evaluate"], "Give either --run"),
-        (["evaluate", "--run", "nowhere", "--data", "cifar10"], "--data goes with one protocol: name one of knn, linear"),
+        (["evaluate", "--run", "nowhere", "--data", "cifar10"], "--data goes with one protocol: name one of finetune, linear"),
         (["evaluate", "--run", "nowhere", "--epochs", "3", "--k", "7"], "--epochs, --k go with one protocol"),
-        (["evaluate", "--run", "nowhere", "--config", CONFIG], "--config goes with one protocol"),
+        (["evaluate", "--encoder", "r18_fashion"], "Give a protocol with --encoder: one of finetune, linear"),
+        (["evaluate", "svm", "--encoder", "r18_fashion"], "Unknown protocol 'svm': there are finetune, linear"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--k", "x"], "k must be an integer, found 'x'"),
+        (["evaluate", "transfer", "--encoder", "r18_fashion", "--train-split", "x"], "transfer has no --train-split"),
         (["evaluate", "all", "--encoder", "r18_fashion", "--epochs", "1", "--k", "3", "--data", "nowhere", "--image-size", "9"],
          "--data, --epochs, --image-size, --k go with one protocol"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--batch-size", "-3"], "batch_size must be at least 1, found -3"),
         (["evaluate", "logistic", "--encoder", "r18_fashion", "--validation-split", "x"], "logistic has no --validation-split"),
-        (["evaluate", "knn", "--encoder", "r18_fashion", "--short-side", "0"], "short_side must be None or at least 1"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--short-side", "0"], "short_side must be at least 1, found 0"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--temperature", "inf"], "temperature must be a finite number"),
         (["evaluate", "--run", "nowhere"], "nowhere holds no run"),
         (["evaluate", "knn", "--encoder", "r51_1x"], "r50_1x"),
@@ -103,7 +117,31 @@ def test_bad_input_is_said_in_one_line_and_nothing_is_written(
     assert cli.main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+    assert "--traceback" not in error
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [ValueError("too many values"), RuntimeError("no kernel")])
+def test_an_error_of_another_library_says_how_to_see_where_it_comes_from(error, monkeypatch, capsys):
+    # As TensorFlow, scikit-learn and others raise it: not from a file of this package.
+    foreign = {"error": error}
+    exec(compile("def fails(*arguments):\n    raise error", "/lib/other.py", "exec"), foreign)
+    monkeypatch.setattr(cli, "_load", foreign["fails"])
+    command = ["export", "--model", "a", "--out", "b"]
+    assert cli.main(command) == 2
+    assert capsys.readouterr().err == (
+        f"keras-sslhsic export: {error} (keras-sslhsic --traceback export ... shows where.)\n"
+    )
+    assert cli.main(["--traceback", *command]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("Traceback (most recent call last)") and 'File "/lib/other.py"' in shown
+    assert shown.endswith(f"{type(error).__name__}: {error}\n")
+
+
+def test_the_environment_asks_for_tracebacks_of_every_error(monkeypatch, capsys):
+    monkeypatch.setenv("KERAS_SSLHSIC_TRACEBACK", "1")
+    assert cli.main(["inspect", "nowhere"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
 SETTINGS = """
@@ -113,43 +151,81 @@ def get_config():
 
 
 @pytest.fixture
-def arguments_of(tmp_path, monkeypatch):
-    """(words, settings of a config file) -> the arguments of the protocol's function."""
+def settings_of(tmp_path, monkeypatch):
+    """(words, settings of a config file) -> the settings that the protocol is run with."""
+    asked = []
+
+    def compare(encoders, evals, splits, **options):
+        asked.extend(evals.values())
+        yield Result(value=0.5, interval=(0.4, 0.6))
 
     def read(*words, **settings):
         path = tmp_path / "settings.py"
         path.write_text(SETTINGS.format(settings=repr(settings)))
-        parser = cli._parser()
-        command = ["evaluate", *words, "--config", str(path), "--encoder", "r18_fashion"]
-        options, rest = parser.parse_known_args(command)
-        options.overrides = [cli._override(parser, word, options) for word in rest]
-        return cli._arguments(options)
+        command = [
+            "evaluate",
+            *words,
+            "--config",
+            str(path),
+            "--encoder",
+            "x",
+            "--out",
+            str(tmp_path / "r.jsonl"),
+        ]
+        assert cli.main(command) == 0
+        return asked.pop()
 
+    monkeypatch.setattr("keras_sslhsic.runs.evaluate.compare", compare)
+    monkeypatch.setattr(cli, "_load", lambda name: SimpleNamespace(input_shape=(None, 28, 28, 1)))
     return read
 
 
-def test_a_length_replaces_one_that_comes_before_in_the_other_unit_too(arguments_of):
+def test_a_command_comes_before_a_file_and_a_length_replaces_one_in_the_other_unit_too(settings_of, capsys):
     swept = {"learning_rates": (0.1,), "epochs": (30, 50)}
     for words in (["--steps", "2"], ["--config.steps=2"]):
-        (recipe,) = arguments_of("finetune", *words, **swept)["recipe"]
-        assert (recipe.steps, recipe.epochs) == (2, None)
-    for words in (["--epochs", "1"], ["--config.epochs=1"], ["--config.epochs=(1,)"]):
-        (recipe,) = arguments_of("finetune", *words, **{**swept, "steps": 5} if "(" in words[-1] else swept)[
-            "recipe"
-        ]
-        assert (recipe.steps, recipe.epochs) == (None, 1)
-    with pytest.raises(ValueError, match="either steps or epochs"):
-        arguments_of("finetune", **swept, steps=3)
-    with pytest.raises(ValueError, match="finetune has no --epoch; it has --batch-size, --epochs"):
-        arguments_of("finetune", "--config.epoch=1", **swept)
+        assert settings_of("finetune", *words, **swept) == {"learning_rates": (0.1,), "steps": 2}
+    assert settings_of("finetune", "--epochs", "1", **swept) == {"learning_rates": (0.1,), "epochs": 1}
+    assert settings_of("finetune", "--config.epochs=(1,)", steps=5) == {"epochs": (1,)}
+    assert settings_of("finetune", "--config.seed=1", "--seed", "2") == {"seed": 2}
+    words = ["--epochs", "1,2", "--learning-rates", "0.1,1e-3", "--crops", "False", "--image-size", "28"]
+    assert settings_of("finetune", *words) == {
+        "epochs": (1, 2),
+        "learning_rates": (0.1, 0.001),
+        "crops": False,
+    }
 
 
-def test_single_numbers_stand_for_settings_of_several(arguments_of):
-    (recipe,) = arguments_of("finetune", epochs=2, learning_rates=0.1, weight_decays=0, batch_size=8)[
-        "recipe"
-    ]
-    assert (recipe.epochs, recipe.encoder_learning_rate, recipe.weight_decay) == (2, 0.1, 0.0)
-    assert arguments_of("linear", epochs=2)["recipe"].epochs == 2
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"epochs": 1, "steps": 3}, "either steps or epochs"),
+        ({"epoch": 1}, "finetune has no --epoch; it has --batch-size, --crops"),
+    ],
+)
+def test_a_file_with_settings_that_cannot_be_is_told(settings, message, tmp_path, capsys):
+    (tmp_path / "settings.py").write_text(SETTINGS.format(settings=repr(settings)))
+    assert (
+        cli.main(["evaluate", "finetune", "--encoder", "x", "--config", str(tmp_path / "settings.py")]) == 2
+    )
+    assert message in capsys.readouterr().err
+
+
+def test_a_protocol_of_ones_own(tmp_path, monkeypatch, capsys):
+    """A file with a function, its registration and settings: its name and flags are known, and the report has its result."""
+    monkeypatch.chdir(tmp_path)
+    keras.Sequential(
+        [keras.Input((28, 28, 1)), keras.layers.AveragePooling2D(7), keras.layers.Flatten()]
+    ).save("mean.keras")
+    toy = str(Path(__file__).parent / "data" / "toy_protocol.py")
+    command = ["evaluate", "toy", "--config", toy, "--encoder", "mean.keras", "--data", "bundled"]
+    assert cli.main(command) == cli.main([*command, "--power", "2"]) == 0
+    first, second = results.read("results.jsonl")
+    assert (first.protocol, first.recipe["power"], second.recipe["power"]) == ("toy", 1.5, 2)
+    assert 0.5 < first.value < 1 and (first.data, first.num_test) == ("bundled", 2000)
+    assert cli.main(["report", "."]) == 0
+    assert "toy, power=1.5 |" in capsys.readouterr().out.replace("  ", "")
+    assert cli.main([*command, "--power", "-1"]) == 2
+    assert "power must be above 0, found -1" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -218,18 +294,19 @@ def test_names_are_told_with_their_control_characters_escaped(photos, capsys):
 
 
 def test_what_was_exported_is_named_with_control_characters_escaped(tmp_path, monkeypatch, capsys):
-    from keras_sslhsic.zoo import convert, export
+    from keras_sslhsic import export
+    from keras_sslhsic.zoo import convert
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_load", lambda name: None)
-    monkeypatch.setattr(export, "export", lambda *arguments: None)
+    monkeypatch.setattr(export, "write", lambda *arguments: None)
     monkeypatch.setattr(convert, "convert", lambda *arguments, **options: {"method": "a\x1b"})
     assert cli.main(["export", "--model", "a", "--out", "x\x1b"]) == 0
     assert cli.main(["convert", "a", "--to", "x\x1b.keras"]) == 0
     monkeypatch.setattr(cli, "_load", lambda name: (_ for _ in ()).throw(ValueError("a\x1b is none.")))
     assert cli.main(["export", "--model", "a", "--out", "x"]) == 2
     out, error = capsys.readouterr()
-    assert error == "keras-sslhsic export: a\\x1b is none.\n"
+    assert error.startswith("keras-sslhsic export: a\\x1b is none.")
     assert out == "Wrote x\\x1b.\nmethod: a\\x1b\nWrote x\\x1b.keras.\n"
 
 
@@ -332,6 +409,71 @@ def test_a_run_without_labels_names_no_accuracy_and_no_files_it_has_not(photos, 
     assert not {"online_accuracy", "classifier_loss"} & set(folder.read_history(Path("run/history.csv")))
 
 
+FOUR_CHANNELS = """
+from runpy import run_path
+from keras_sslhsic import views
+
+def get_config():
+    config = run_path({config!r})["get_config"]()
+    jitter = views.ColorJitter(saturation={saturation}, hue=0.0)
+    policy = views.ViewPolicy(size=12, jitter=jitter, grayscale=0.0, mean=(0.5,) * 4, std=(0.2,) * 4)
+    with config.ignore_type():
+        config.data = {{"source": "folder", "path": "layers", "image_size": 28, "labels": False, "channels": 4}}
+        config.encoder.input_shape = (None, None, 4)
+        config.views = policy.to_dict()
+        config.precision = "mixed_bfloat16"
+        config.evals = {{}}
+    return config
+"""
+
+
+@pytest.fixture
+def four_channels(tmp_path, monkeypatch):
+    """The command that trains on a folder of images with an alpha channel; what it is given ends it."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "layers").mkdir()
+    for i in range(4):
+        Image.fromarray(rng.integers(0, 256, (28, 28, 4), np.uint8)).save(tmp_path / "layers" / f"{i}.png")
+    monkeypatch.chdir(tmp_path)
+
+    def pretrain(saturation, *overrides):
+        Path("four.py").write_text(FOUR_CHANNELS.format(config=CONFIG, saturation=saturation))
+        small = [o for o in SMALL if "views" not in o and "holdout" not in o]
+        return cli.main(
+            [
+                "pretrain",
+                "--config",
+                "four.py",
+                "--workdir",
+                "run",
+                *small,
+                "--config.batch_size=2",
+                *overrides,
+            ]
+        )
+
+    return pretrain
+
+
+def test_views_that_images_of_four_channels_cannot_have_are_refused_before_anything_is_written(
+    four_channels, capsys
+):
+    assert four_channels(0.2) == 2
+    assert "need 3 channels, and the images have 4: set jitter.saturation=0" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+@pytest.mark.slow
+def test_a_run_of_images_of_four_channels_ends_and_leaves_no_precision_behind(four_channels):
+    before = keras.config.dtype_policy()
+    assert four_channels(0.0, "--config.epochs=1") == 0
+    assert keras.config.dtype_policy() == before
+    images = np.zeros((2, 28, 28, 4), "uint8")
+    encoders = [keras.models.load_model(f"run/{name}.keras") for name in ("encoder", "initial_encoder")]
+    assert [encoder(images).shape for encoder in encoders] == [(2, 26)] * 2
+    assert {"views.png", "summary.json"} <= set(os.listdir("run"))
+
+
 def test_the_history_of_several_sessions_adds_up(tmp_path):
     file = tmp_path / "history.csv"
     file.write_text("epoch,loss,gone\n0,0.5,1.0\n1,0.4,1.0\n2,0.3,1.0\n")
@@ -340,7 +482,8 @@ def test_the_history_of_several_sessions_adds_up(tmp_path):
     records.on_epoch_end(2, {"loss": 0.125, "new": 2})
     history = folder.read_history(file)
     assert history["loss"] == [0.5, 0.25, 0.125] and history["epoch"] == [0, 1, 2]
-    assert np.isnan(history["new"][0]) and history["new"][1:] == [1, 2] and "gone" not in history
+    assert np.isnan(history["new"][0]) and history["new"][1:] == [1, 2]
+    assert history["gone"][0] == 1.0 and np.isnan(history["gone"][1:]).all()
     assert 5 <= history["seconds"][1] < 15 and 0 <= history["seconds"][2] < 5
 
 
@@ -395,12 +538,12 @@ def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
     assert [row["features"] for row in summary["results"]] == ["pretrained", "untrained", "raw pixels"]
     assert all(0.1 < row[key] < 1 for row in summary["results"] for key in ("knn", "linear"))
     records = results.read(run)
-    assert [record["encoder"] for record in records] == [
+    assert [record.encoder for record in records] == [
         name for name in (str(run), "untrained", "raw pixels") for _ in ("knn", "linear")
     ]
-    assert [record["value"] for record in records[::2]] == [row["knn"] for row in summary["results"]]
-    assert {record["data"] for record in records} == {"bundled, 0.95 of train held out"}
-    assert len({record.get("encoder_hash") for record in records}) == 3
+    assert [record.value for record in records[::2]] == [row["knn"] for row in summary["results"]]
+    assert {record.data for record in records} == {"bundled, 0.95 of train held out"}
+    assert len({record.encoder_hash for record in records}) == 3
 
     encoder = keras.models.load_model(run / "encoder.keras")
     assert encoder(np.zeros((2, 28, 28, 1), "uint8")).shape == (2, 26)
@@ -409,22 +552,18 @@ def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
     assert all(line in again for line in table.splitlines()[:5])
     assert cli.main(["evaluate", "knn", "--run", str(run), "--k", "5"]) == 0
     *_, record = results.read(run)
-    assert (record["protocol"], record["k"], record["num_test"]) == ("knn", 5, 2000)
+    assert (record.protocol, record.k, record.num_test) == ("knn", 5, 2000)
 
 
 @pytest.mark.slow
-def test_without_averaged_weights_the_trained_encoder_stands_beside_the_first_one(tmp_path, monkeypatch):
-    compared = []
-    monkeypatch.setattr(
-        pretrain,
-        "compare",
-        lambda *encoders_and_data: compared.extend(encoders_and_data[:2]) or [],
-    )
+def test_without_averaged_weights_the_trained_encoder_stands_beside_the_first_one(tmp_path):
     overrides = [argument.removeprefix("--config.") for argument in SMALL]
     settings = config.load(CONFIG, [*overrides, "epochs=1", "model.weight_ema=None"])
     pretrain.run(settings, tmp_path / "run")
     images = np.arange(8 * 28 * 28, dtype=np.uint8).reshape(8, 28, 28, 1)
-    pretrained, untrained = (encoder.predict(images, verbose=0) for encoder in compared)
-    first = evaluate.untrained_encoder(tmp_path / "run").predict(images, verbose=0)
+    encoders = list(evaluate.encoders_of(tmp_path / "run").values())[:2]
+    pretrained, untrained = (encoder.predict(images, verbose=0) for encoder in encoders)
     assert not np.allclose(pretrained, untrained, atol=1e-3)
+    # What a run of before, which did not keep it, is taken to have started from.
+    first = build.initial_encoder(folder.load_config(tmp_path / "run")).predict(images, verbose=0)
     np.testing.assert_allclose(untrained, first, rtol=1e-5, atol=1e-6)

@@ -3,7 +3,10 @@
 A block that is not run says why in a comment right above it: <!-- not run: needs ImageNet -->
 """
 
+import contextlib
+import importlib
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -100,3 +103,40 @@ def test_links_lead_somewhere(document):
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     missing = [target for target in targets if not ((ROOT / document).parent / target).exists()]
     assert not missing
+
+
+PAGES = [*DOCUMENTS, "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/api/*.md"))]
+PACKAGES = "callbacks|encoders|evaluation|export|hsic|losses|methods|training|views|zoo"
+NAME = re.compile(rf"\bkeras_sslhsic((?:\.\w+)+)|`((?:{PACKAGES})(?:\.\w+)+)")
+
+
+@pytest.mark.parametrize("document", [page for page in PAGES if (ROOT / page).exists()])
+def test_names_of_the_package_are_those_of_something(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    names = {whole.removeprefix(".") or short for whole, short in NAME.findall(text)}
+    # Names of files: keras_sslhsic.egg-info, losses.py.
+    names = {name for name in names if not name.endswith((".py", "egg", ".json", ".png"))}
+    assert not [name for name in names if not exists(name)]
+
+
+def exists(name):
+    """Whether `keras_sslhsic.NAME` is a module, or something in one."""
+    found = keras_sslhsic
+    for number, part in enumerate(parts := name.split("."), 1):
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(".".join(["keras_sslhsic", *parts[:number]]))
+        if not hasattr(found, part):
+            return False
+        found = getattr(found, part)
+    return True
+
+
+def test_no_public_name_hides_a_module():
+    """`keras_sslhsic.evaluation.knn` can be a function or a module, not both: the docs could name nothing in it."""
+    hidden = []
+    for module in pkgutil.walk_packages(keras_sslhsic.__path__, "keras_sslhsic."):
+        imported = importlib.import_module(module.name)
+        package, _, name = module.name.rpartition(".")
+        if getattr(sys.modules[package], name) is not imported:
+            hidden.append(module.name)
+    assert not hidden

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_sslhsic import losses
 from keras_sslhsic.hsic import kernels
-from keras_sslhsic.losses import InfoNCELoss, SSLHSICLoss, unit_norm
+from keras_sslhsic.losses import Hiddens, InfoNCELoss, SSLHSICLoss, unit_norm
 
 GOLDEN = sorted((Path(__file__).parent / "data").glob("loss_*.npz"))
 SEED = tf.constant([1, 2])
@@ -26,11 +27,11 @@ def unit(*shape, seed=0):
     return tf.math.l2_normalize(tf.random.stateless_normal(shape, [seed, 1]), axis=-1)
 
 
-def value_and_gradient(loss, z, **options):
+def value_and_gradient(loss, z, terms="terms"):
     z = tf.convert_to_tensor(z)
     with tf.GradientTape() as tape:
         tape.watch(z)
-        value = loss.terms(z, SEED, **options)["loss"]
+        value = getattr(loss, terms)(Hiddens(z) if terms == "terms" else z, SEED)["loss"]
     return value, tape.gradient(value, z)
 
 
@@ -51,7 +52,7 @@ def test_released_code(path):
     z = tf.transpose(golden["hiddens"], [1, 0, 2])
     with tf.GradientTape() as tape:
         tape.watch(z)
-        terms = loss.terms(z, SEED)
+        terms = loss.terms_of_unit_vectors(z, SEED)
     for name in ("hsic_zy", "hsic_zz", "loss"):
         assert terms[name].numpy() == pytest.approx(golden[name], rel=1e-5)
     gradient = tf.transpose(tape.gradient(terms["loss"], z), [1, 0, 2])
@@ -70,7 +71,7 @@ def test_golden_files_are_there():
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_terms_add_up(loss):
-    terms = loss.terms(unit(6, 3, 8), SEED)
+    terms = loss.terms(Hiddens(unit(6, 3, 8)), SEED)
     assert all(value.dtype == tf.float32 and value.shape == () for value in terms.values())
     if isinstance(loss, SSLHSICLoss):
         expected = loss.gamma * np.sqrt(max(float(terms["hsic_zz"]), 0.0)) - float(terms["hsic_zy"])
@@ -81,7 +82,7 @@ def test_terms_add_up(loss):
 def test_as_a_keras_loss_without_draws_it_is_the_loss_of_the_views(loss):
     z, order = unit(6, 3, 8), np.random.default_rng(0).permutation(18)
     rows, identities = tf.gather(tf.reshape(z, [18, 8]), order), np.repeat(np.arange(6), 3)[order]
-    expected = loss.terms(z, SEED)["loss"].numpy()
+    expected = loss.terms(Hiddens(z), SEED)["loss"].numpy()
     assert loss(identities, 7.0 * rows).numpy() == pytest.approx(expected, rel=1e-5)
     assert loss(identities[:, None], rows).numpy() == pytest.approx(expected, rel=1e-5)
 
@@ -101,9 +102,9 @@ def test_as_a_keras_loss_each_call_draws_anew_and_the_seed_decides():
 
 def test_independent_draws_read_near_the_exact_loss():
     z = unit(16, 2, 8)
-    exact = SSLHSICLoss(num_features=None).terms(z, SEED)
+    exact = SSLHSICLoss(num_features=None).terms(Hiddens(z), SEED)
     for options in ({}, {"shared_draw": False}, {"low_variance": True}):
-        terms = SSLHSICLoss(num_features=8192, **options).terms(z, SEED)
+        terms = SSLHSICLoss(num_features=8192, **options).terms(Hiddens(z), SEED)
         assert terms["hsic_zy"].numpy() == pytest.approx(exact["hsic_zy"].numpy(), abs=0.05)
         assert terms["hsic_zz"].numpy() == pytest.approx(exact["hsic_zz"].numpy(), rel=0.1)
 
@@ -113,7 +114,7 @@ def test_conventions():
         unit(5, 3, 8),
         {name: SSLHSICLoss(num_features=None, convention=name) for name in ("paper", "released")},
     )
-    paper, released = [loss[name].terms(z, SEED) for name in ("paper", "released")]
+    paper, released = [loss[name].terms(Hiddens(z), SEED) for name in ("paper", "released")]
     assert (released["hsic_zy"] - paper["hsic_zy"]).numpy() == pytest.approx(1 / 2)
     assert (released["hsic_zz"] / paper["hsic_zz"]).numpy() == pytest.approx((14 / 15) ** 2)
     ratios = [terms["dependence_ratio"].numpy() for terms in (paper, released)]
@@ -126,7 +127,7 @@ def test_conventions():
 def test_the_ratio_of_independent_views_is_zero_in_every_convention(num_features, options):
     z = unit(6, 3, 8)
     paper, released = (
-        SSLHSICLoss(num_features=num_features, convention=name, **options).terms(z, SEED)
+        SSLHSICLoss(num_features=num_features, convention=name, **options).terms(Hiddens(z), SEED)
         for name in ("paper", "released")
     )
     size = 0 if num_features is None and options else 1  # the unbiased hsic_zz has no divisor to choose
@@ -140,15 +141,69 @@ def test_largest_ratio_is_that_of_the_convention():
     assert SSLHSICLoss(estimator="unbiased").largest_ratio(8, 2) == np.inf
 
 
-def test_scale_is_taken_from_the_argument_and_gets_no_gradient():
-    z, scale = unit(5, 2, 8), tf.Variable(0.4)
-    for loss in (SSLHSICLoss(num_features=32), SSLHSICLoss(num_features=None)):
+def test_the_learnt_scale_is_the_kernels_and_gets_no_gradient():
+    z = unit(5, 2, 8)
+    for num_features in (32, None):
+        loss = SSLHSICLoss(num_features=num_features)
+        loss.build(8)
+        scale = loss.variables[0]
+        scale.assign(0.4)
         with tf.GradientTape() as tape:
-            value = loss.terms(z, SEED, scale)["loss"]
-        assert tape.gradient(value, scale) is None
+            tape.watch(scale.value)
+            value = loss.terms(Hiddens(z), SEED)["loss"]
+        assert tape.gradient(value, scale.value) is None
         kernel = kernels.InverseMultiquadric(0.4)
-        same = SSLHSICLoss(kernel, num_features=loss.num_features).terms(z, SEED)["loss"]
+        same = SSLHSICLoss(kernel, num_features=num_features).terms(Hiddens(z), SEED)["loss"]
         assert value.numpy() == pytest.approx(same.numpy(), rel=1e-5)
+
+
+def test_a_learnt_scale_begins_with_the_kernels_and_makes_a_step():
+    loss = SSLHSICLoss(kernels.Gaussian(0.4), kernel_optimizer=keras.optimizers.SGD(0.1))
+    assert loss.variables == [] and float(loss.kernel_scale) == np.float32(0.4)
+    loss.build(8)
+    z = unit(5, 2, 8)
+    with tf.GradientTape() as tape:
+        scale = tf.Variable(0.4)
+        entropy = kernels.scale_entropy(kernels.Gaussian(scale), z)
+    found = loss.update(Hiddens(3.0 * z[:, :1], 5.0 * z[:, 1:]))["kernel_scale"]
+    assert float(found) == pytest.approx(0.4 + 0.1 * float(tape.gradient(entropy, scale)), rel=1e-5)
+    assert float(found) == float(loss.kernel_scale) == float(loss.variables[0].numpy())
+
+
+@pytest.mark.parametrize("options", [{"kernel": "linear"}, {"learn_kernel_scale": False}])
+def test_a_scale_that_is_not_learnt_has_no_variables(options):
+    loss = SSLHSICLoss(**options)
+    loss.build(8)
+    assert loss.variables == []
+    assert float(loss.update(Hiddens(unit(5, 2, 8)))["kernel_scale"]) == 1.0
+
+
+def test_outputs_are_normalised_by_the_loss_and_those_of_the_target_are_views():
+    z = unit(6, 4, 8)
+    for loss in (SSLHSICLoss(num_features=32), InfoNCELoss()):
+        expected = loss.terms(Hiddens(z), SEED)["loss"].numpy()
+        found = loss.terms(Hiddens(7.0 * z[:, :2], 0.1 * z[:, 2:]), SEED)["loss"].numpy()
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_loss_of_ones_own_is_found_by_its_name():
+    @losses.register("test_spread")
+    class Spread(losses.Objective):
+        def __init__(self, weight=1.0, **kwargs):
+            super().__init__(**kwargs)
+            self.weight = weight
+
+        def get_config(self):
+            return {**super().get_config(), "weight": self.weight}
+
+    found = losses.get({"name": "test_spread", "weight": 2.0})
+    assert isinstance(found, Spread) and found.weight == 2.0
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(found))
+    assert type(again) is Spread and again.weight == 2.0
+    with pytest.raises(ValueError, match="Unknown loss 'test_sprad': did you mean test_spread"):
+        losses.get({"name": "test_sprad"})
+    with pytest.raises(ValueError, match="'test_spread' takes no gamma"):
+        losses.get({"name": "test_spread", "gamma": 3.0})
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -198,7 +253,7 @@ def test_collapse_has_no_gradient_but_that_of_the_norm(kernel, num_features):
     # With low variance the features have unit norm, as the kernel has, and every gradient vanishes.
     z = tf.repeat(unit(1, 1, 8), [6], axis=0) * tf.ones([6, 2, 1])
     loss = SSLHSICLoss(kernel, num_features=num_features, low_variance=num_features is not None)
-    value, gradient = value_and_gradient(loss, z)
+    value, gradient = value_and_gradient(loss, z, "terms_of_unit_vectors")
     if kernel == "linear" and num_features:
         # z'z is the norm itself here: its gradient points along z, and leaves the sphere.
         gradient -= z * tf.reduce_sum(gradient * z, axis=-1, keepdims=True)
@@ -249,7 +304,9 @@ def test_configuration_round_trip(loss):
     restored = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
     assert type(restored) is type(loss) and restored.get_config() == loss.get_config()
     z = unit(5, 2, 8)
-    assert restored.terms(z, SEED)["loss"].numpy() == pytest.approx(loss.terms(z, SEED)["loss"].numpy())
+    assert restored.terms(Hiddens(z), SEED)["loss"].numpy() == pytest.approx(
+        loss.terms(Hiddens(z), SEED)["loss"].numpy()
+    )
 
 
 def test_fit_a_model_with_it_and_save(tmp_path):
@@ -279,23 +336,28 @@ def test_info_nce_is_the_formula():
         for b in range(12)
         if a != b and image[a] == image[b]
     ]
-    assert InfoNCELoss(t).terms(z)["loss"].numpy() == pytest.approx(np.mean(losses), rel=1e-5)
+    assert InfoNCELoss(t).terms(Hiddens(z))["loss"].numpy() == pytest.approx(np.mean(losses), rel=1e-5)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: SSLHSICLoss(gamma=-1.0), "-1.0"),
+        (lambda: SSLHSICLoss(learn_kernel_scale=2), "learn_kernel_scale must be True or False, found 2"),
+        (
+            lambda: SSLHSICLoss(kernels.Gaussian(1e-4)).build(8),
+            r"at least 0\.001 to be learnt, found 0\.0001",
+        ),
         (lambda: SSLHSICLoss(num_features=0), "is 0"),
         (lambda: SSLHSICLoss("rbf"), "'rbf'"),
         (lambda: SSLHSICLoss(estimator="fair"), "'fair'"),
         (lambda: SSLHSICLoss(convention="mine"), "'mine'"),
-        (lambda: SSLHSICLoss(num_features=7, low_variance=True).terms(unit(4, 2, 3), SEED), "but 7"),
+        (lambda: SSLHSICLoss(num_features=7, low_variance=True).terms(Hiddens(unit(4, 2, 3)), SEED), "but 7"),
         (lambda: InfoNCELoss(0.0), "0.0"),
-        (lambda: SSLHSICLoss().terms(unit(4, 1, 3), SEED), "M = 1"),
-        (lambda: SSLHSICLoss().terms(unit(4, 3), SEED), r"\(4, 3\)"),
-        (lambda: SSLHSICLoss(estimator="unbiased").terms(unit(1, 3, 4), SEED), "B = 2"),
-        (lambda: InfoNCELoss().terms(unit(4, 1, 3)), "M = 1"),
+        (lambda: SSLHSICLoss().terms(Hiddens(unit(4, 1, 3)), SEED), "M = 1"),
+        (lambda: SSLHSICLoss().terms(Hiddens(unit(4, 3)), SEED), r"\(4, 3\)"),
+        (lambda: SSLHSICLoss(estimator="unbiased").terms(Hiddens(unit(1, 3, 4)), SEED), "B = 2"),
+        (lambda: InfoNCELoss().terms(Hiddens(unit(4, 1, 3))), "M = 1"),
         (lambda: SSLHSICLoss()(np.zeros((4, 2)), unit(4, 3)), r"\(4, 2\)"),
         (lambda: SSLHSICLoss()(np.zeros(5), unit(4, 3)), r"\(4, 3\)"),
     ],

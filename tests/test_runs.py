@@ -1,6 +1,5 @@
 """A run folder: what a run leaves when it is stopped at any moment, and what it makes of damaged files."""
 
-import functools
 import json
 import os
 import warnings
@@ -13,10 +12,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
+from PIL import Image
 
 from keras_sslhsic import LARS, SSLHSIC, files, lock, plots, views
 from keras_sslhsic.data import from_arrays
-from keras_sslhsic.data.sources import Source
+from keras_sslhsic.evaluation import results
 from keras_sslhsic.runs import evaluate, folder, pretrain
 from keras_sslhsic.training import checkpoint, state
 
@@ -28,11 +28,12 @@ CONFIG = ConfigDict(
         "strategy": "one",
         "target_ema": 0.9,
         "data": {"source": "bundled"},
+        "views": views.grayscale(8).to_dict(),
     }
 )
 FILES = [
     "checkpoints", "config.json", "curves.png", "encoder.keras", "encoder.weights.h5", "features.png", "history.csv",
-    "model.keras", "summary.json", "views.png",
+    "initial_encoder.keras", "model.keras", "summary.json", "views.png",
 ]  # fmt: skip
 
 
@@ -68,20 +69,20 @@ class Ends(keras.callbacks.Callback):
 def run_of(trainer, monkeypatch):
     """`pretrain.run` of a tiny network on eight images, evaluation and drawing left out."""
     images = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 1), np.uint8)
-    labels = np.arange(8) % 2
-    batches = functools.cache(lambda epoch: from_arrays(images, batch_size=4, start=(epoch, 0)))
-    data = Source(batches, 2, lambda n: images[:n], ((images, labels), (images, labels)))
+    data = from_arrays(images, batch_size=4)
     monkeypatch.setattr(pretrain, "source", lambda *arguments, **options: data)
     monkeypatch.setattr(pretrain, "build_model", lambda *arguments: trainer())
-    monkeypatch.setattr(pretrain, "compare", lambda *arguments: [{"features": "pretrained", "knn": 0.5}])
-    monkeypatch.setattr(evaluate.evaluation, "extract_features", lambda *arguments: np.zeros([8, 4]))
+    monkeypatch.setattr(pretrain, "evaluate_run", lambda *arguments: [{"features": "pretrained", "knn": 0.5}])
+    monkeypatch.setattr(pretrain, "extract_features", lambda *arguments: np.zeros([8, 4]))
     for name in ("curves", "feature_map"):
         monkeypatch.setattr(plots, name, lambda *arguments: plots.save(Figure(), arguments[-1]))
     monkeypatch.setattr(views, "show", lambda *arguments: Figure())
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: path.write_bytes(b"picture"))
     monkeypatch.setattr(keras.callbacks, "TensorBoard", lambda *arguments, **options: Ends())
     monkeypatch.setattr(pretrain, "Progress", keras.callbacks.Callback)
-    return lambda workdir, resume=False: pretrain.run(CONFIG, workdir, resume)
+    return lambda workdir, resume=False, **fields: pretrain.run(
+        ConfigDict(CONFIG.to_dict() | fields), workdir, resume
+    )
 
 
 def contents(run):
@@ -269,14 +270,31 @@ def test_a_damaged_history_is_one_sentence_before_training(text, run_of, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "config", [{}, {"data": 3}, {"data": {"source": "bundled", "depth": 3}, "batch_size": 4, "seed": 0}]
+    "config", [{}, {"data": 3}, {"data": {"path": "photos"}, "batch_size": 4, "seed": 0}]
 )
 def test_a_config_that_describes_no_run_is_one_sentence(config, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
-    for function in (evaluate.evaluate_run, evaluate.untrained_encoder):
-        with pytest.raises(ValueError, match=r"config\.json is not the config of a run") as raised:
-            function(tmp_path)
-        assert "\n" not in str(raised.value)
+    (tmp_path / "encoder.keras").touch()
+    with pytest.raises(ValueError, match=r"config\.json is not the config of a run") as raised:
+        evaluate.evaluate_run(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+def test_curves_draw_whatever_was_logged():
+    figure = plots.curves(
+        {
+            "epoch": [0, 1, 2],
+            "loss": [1.0, 0.5, 0.4],
+            "covariance": [3.0, 2.0, 1.0],
+            "knn": [np.nan, 0.5, np.nan],
+        }
+    )
+    drawn = {axes.get_title(): axes.lines[0].get_xydata().tolist() for axes in figure.axes if axes.lines}
+    assert drawn == {
+        "Loss": [[1, 1.0], [2, 0.5], [3, 0.4]],
+        "covariance": [[1, 3.0], [2, 2.0], [3, 1.0]],
+        "knn": [[2, 0.5]],
+    }
 
 
 def test_pictures_are_written_whole(tmp_path, monkeypatch):
@@ -294,18 +312,81 @@ def test_pictures_are_written_whole(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["curves.png"]
 
 
+@pytest.fixture
+def squares(tmp_path):
+    """A folder to train and test on, of images that are bright on the left or on the right."""
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for name, columns in (("left", slice(0, 4)), ("right", slice(4, 8))):
+            (tmp_path / "squares" / split / name).mkdir(parents=True)
+            for i in range(4):
+                pixels = rng.integers(0, 100, (8, 8), np.uint8)
+                pixels[:, columns] += 150
+                Image.fromarray(pixels).save(tmp_path / "squares" / split / name / f"{i}.png")
+    return str(tmp_path / "squares")
+
+
+def test_a_run_ends_with_the_evaluations_of_its_config_and_logs_them_meanwhile(
+    run_of, squares, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(pretrain, "evaluate_run", evaluate.evaluate_run)
+    evals = {"near": {"protocol": "knn", "k": 1, "data": squares, "every": 2}, "logistic": {"data": squares}}
+    rows = run_of(tmp_path / "run", evals=evals)["results"]
+    assert [row["features"] for row in rows] == ["pretrained", "untrained", "raw pixels"]
+    assert rows[2] == {"features": "raw pixels", "near": 1.0, "logistic": 1.0}
+    history = folder.read_history(tmp_path / "run" / "history.csv")
+    assert np.isnan(history["near_top1"][0]) and history["near_top1"][1] == rows[0]["near"]
+    found = results.read(tmp_path / "run")
+    assert {(r.label, r.protocol, r.data) for r in found if r.encoder == str(tmp_path / "run")} == {
+        ("near", "knn", squares),
+        ("logistic", "logistic", squares),
+    }
+    assert len(found) == 6 and len({r.encoder_hash for r in found}) == 3
+    # Evaluated once more, nothing is added that the file has.
+    assert evaluate.evaluate_run(tmp_path / "run") == rows
+    assert len(results.read(tmp_path / "run")) == 6
+
+
+@pytest.mark.parametrize(
+    "entry, message",
+    [
+        ({"protocol": "kn"}, "Unknown protocol 'kn': did you mean knn"),
+        ({}, "Unknown protocol 'near'"),
+        ({"protocol": "knn", "kk": 1}, "knn has no --kk"),
+        ({"protocol": "knn", "k": 0}, "k must be at least 1, found 0"),
+        ({"protocol": "knn", "every": 0}, "every must be None or at least 1, found 0"),
+        ({"protocol": "knn", "data": "nowhere"}, "nowhere is no folder, and"),
+        ({"protocol": "knn", "data": "."}, "needs the sub-folders train and test"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_made_is_said_before_anything_is_written(
+    entry, message, run_of, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="The evaluation 'near' of the config cannot be made") as raised:
+        run_of(tmp_path / "run", evals={"near": entry})
+    assert message in str(raised.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_run_on_a_folder_needs_images_to_measure_on(run_of, tmp_path):
+    with pytest.raises(ValueError, match=r'no images are held back .* name some as its "data"'):
+        run_of(tmp_path / "run", evals={"knn": {}}, data={"source": "folder", "path": "photos"})
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("left", ["", '{"protocol": "kn'])
 def test_results_cut_short_by_a_kill_are_written_anew_and_once(tmp_path, monkeypatch, left):
-    record = {
-        "protocol": "knn", "recipe": {}, "encoder": str(tmp_path), "encoder_hash": "1", "data": "a", "metric": "top1",
-        "num_train": 2, "num_test": 2, "value": 0.5, "interval": [0.4, 0.6], "seed": None, "time": "1",
-    }  # fmt: skip
-    monkeypatch.setattr(evaluate.evaluation, "compare", lambda *arguments, **options: [dict(record)])
+    result = results.Result(
+        value=0.5, interval=(0.4, 0.6), protocol="knn", encoder=str(tmp_path), data="a", label="knn"
+    )
+    monkeypatch.setattr(evaluate, "encoders_of", lambda workdir: {})
+    monkeypatch.setattr(evaluate, "compare", lambda *arguments, **options: [result])
     file = tmp_path / "results.jsonl"
     file.write_text(left)
     for _ in range(2):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the half line
-            rows = evaluate.compare(None, None, (), (), "a", tmp_path)
-            assert evaluate.evaluation.results.read(file) == [record]
+            rows = evaluate.evaluate_run(tmp_path, [evaluate.Group("a", {})])
+            assert results.read(file) == [result]
     assert rows == [{"features": "pretrained", "knn": 0.5}]

@@ -1,29 +1,30 @@
-"""Batches from arrays in memory, or mapped into it."""
+"""Images from arrays in memory, or mapped into it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic.data.images import Images, Read, part, spread
 from keras_sslhsic.data.order import Order
-from keras_sslhsic.data.python_map import map_python
 
 
 def check_images(x: np.ndarray) -> None:
     """Raises ValueError, saying how to convert, unless `x` is uint8 [N, H, W, C] in [0, 255], N > 0."""
     if not x.size:
-        raise ValueError(f"there are no images: the array has the shape {list(x.shape)}")
+        raise ValueError(f"Expected images [N, H, W, C], found none: the array has the shape {list(x.shape)}.")
     if x.dtype != np.uint8:
-        raise ValueError(f"images must be uint8 in [0, 255], found {x.dtype}{_conversion(x)}")
+        raise ValueError(f"Images must be uint8 in [0, 255], found {x.dtype}{_conversion(x)}.")
     if x.ndim != 4:
         hint = ""
         if x.ndim == 3:
             one = " (or give one image as x[np.newaxis])" if x.shape[-1] in (3, 4) else ""
             hint = f": add the channel axis with x[..., np.newaxis]{one}"
-        raise ValueError(f"images must have shape [N, H, W, C], found {list(x.shape)}{hint}")
+        raise ValueError(f"Images must have the shape [N, H, W, C], found {list(x.shape)}{hint}.")
     if x.shape[-1] > 4 and x.shape[1] <= 4:
         raise ValueError(
-            f"images must have shape [N, H, W, C], found {list(x.shape)}, with the channels first: pass np.moveaxis(x, 1, -1)"
+            f"Images must have the shape [N, H, W, C], found {list(x.shape)}, with the channels first: pass np.moveaxis(x, 1, -1)."
         )
 
 
@@ -45,36 +46,57 @@ def check_labels(y: np.ndarray, num_examples: int) -> None:
     if y.shape != (num_examples,):
         hint = ": pass np.argmax(y, axis=-1)" if y.ndim == 2 and y.shape[1] > 1 else ""
         raise ValueError(
-            f"labels must have shape [{num_examples}], one for each image, found {list(y.shape)}{hint}"
+            f"Labels must have the shape [{num_examples}], one for each image, found {list(y.shape)}{hint}."
         )
     if y.dtype.kind not in "iu":
         names = y.dtype.kind in "USO"
         convert = "np.unique(y, return_inverse=True)[1]" if names else "y.astype(np.int64)"
-        raise ValueError(f"labels must be integers, found {y.dtype}: convert them with {convert}")
+        raise ValueError(f"Labels must be integers, found {y.dtype}: convert them with {convert}.")
     if y.size and y.min() < 0:
-        raise ValueError(f"labels must not be negative, found {y.min()}")
+        raise ValueError(f"Labels must not be negative, found {y.min()}: number the classes from 0.")
 
 
-def from_arrays(x: Any, y: Any = None, *, batch_size: int, **order: Any) -> tf.data.Dataset:
-    """Batches of images from arrays; `np.load(path, mmap_mode="r")` serves for more than fits into memory.
+class _Arrays(Images):
+    """Images that are arrays already: columns of N rows each."""
+
+    def __init__(
+        self, columns: dict[str, np.ndarray], order: Order, class_names: Sequence[str] | None
+    ) -> None:
+        specs = {name: tf.TensorSpec(column.shape[1:], column.dtype) for name, column in columns.items()}
+        super().__init__(order, specs, class_names)
+        self._arrays = columns
+
+    def _reading(
+        self, epoch: int, step: int, epochs: int | None, share: tuple[int, int]
+    ) -> tuple[tf.data.Dataset, Read]:
+        # By a Python function, since TensorFlow would copy the whole array, and its graphs end at 2 GiB.
+        def read(_: np.ndarray, examples: np.ndarray) -> dict[str, np.ndarray]:
+            rows = examples[part(len(examples), share)]
+            return {name: column[rows] for name, column in self._arrays.items()}
+
+        return self.order.batches(epoch, step, epochs), read
+
+    def sample(self, n: int) -> np.ndarray:
+        return self._arrays["image"][spread(self.num_examples, n)]
+
+
+def from_arrays(
+    x: Any, y: Any = None, *, batch_size: int, class_names: Sequence[str] | None = None, **order: Any
+) -> Images:
+    """Images in arrays; `np.load(path, mmap_mode="r")` serves for more than fits into memory.
 
         (x, y), _ = keras_sslhsic.data.bundled.load()
-        dataset = from_arrays(x, y, batch_size=128, seed=0)
-        model.fit(dataset, epochs=10, steps_per_epoch=dataset.steps_per_epoch)
-
-    The stream is infinite unless `epochs` is given, each epoch in an order of its own; started at `(epoch,
-    step)` it yields what an uninterrupted run would have seen.
+        model.fit(from_arrays(x, y, batch_size=128, seed=0), epochs=10)
 
     Args:
         x: images, uint8 [N, H, W, C] in [0, 255].
         y: labels, integers [N], or None.
-        batch_size: examples in a batch (of this host).
-        **order: `seed=0`, `shuffle=True`, `drop_remainder=True`, `start=(0, 0)`, `epochs=None`, `shard=(0,
-            1)`: see `keras_sslhsic.data.Order`.
+        batch_size: examples in a batch.
+        class_names: of the labels, or None.
+        **order: `seed=0`, `shuffle=True`, `drop_remainder=True`: see `keras_sslhsic.data.Order`.
 
     Returns:
-        A dataset of `{"image": uint8 [B, H, W, C]}`, with `"label": int64 [B]` if `y` is given. Its attribute
-        `steps_per_epoch` counts the batches of an epoch, and `num_examples` the images.
+        The handle. Batches are `{"image": uint8 [B, H, W, C]}`, with `"label": int64 [B]` if `y` is given.
 
     Raises:
         ValueError: the images are not uint8 [N, H, W, C], the labels are not integers [N], or there are fewer
@@ -87,16 +109,4 @@ def from_arrays(x: Any, y: Any = None, *, batch_size: int, **order: Any) -> tf.d
         y = np.asarray(y)
         check_labels(y, len(x))
         columns["label"] = y.astype(np.int64)
-    plan = Order(len(x), batch_size, **order)
-
-    def gather(_: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
-        return [column[indices] for column in columns.values()]
-
-    # By a Python function, since TensorFlow would copy the whole array, and its graphs end at 2 GiB.
-    batches = plan.batches()
-    size = batches.element_spec[1].shape[0]
-    specs = {name: tf.TensorSpec([size, *column.shape[1:]], column.dtype) for name, column in columns.items()}
-    dataset = map_python(batches, gather, specs)
-    dataset.steps_per_epoch = plan.steps_per_epoch
-    dataset.num_examples = plan.num_examples
-    return dataset
+    return _Arrays(columns, Order(len(x), batch_size, **order), class_names)

@@ -2,9 +2,9 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +12,9 @@ import tensorflow as tf
 from keras_sslhsic import checks
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.cache import Cache
-from keras_sslhsic.views.policy import ViewPolicy
+
+if TYPE_CHECKING:
+    from keras_sslhsic.views import ViewPolicy
 
 Hold = Callable[[int], None]  # `memory.Lease.hold`
 
@@ -32,7 +34,7 @@ class Decoding:
 
     image_size: int | None = 256
     channels: int = 3
-    host_crops: ViewPolicy | None = None
+    host_crops: "ViewPolicy | None" = None
     max_pixels: int = decode.MAX_PIXELS
 
     def __post_init__(self) -> None:
@@ -61,54 +63,65 @@ class Decoding:
         return tuple(decode.crop(image, box, policy.size, policy.crop.method) for box in boxes)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Keys of the images in a batch."""
-        if self.host_crops is None:
-            return ("image",)
-        return tuple(f"view{1 + i}" for i in range(self.host_crops.num_views))
-
-    @property
     def shape(self) -> tuple[int | None, int | None, int]:
         """Static shape of an image."""
         side = self.image_size if self.host_crops is None else self.host_crops.size
         return side, side, self.channels
 
     @property
-    def cached_shape(self) -> tuple[int | None, int | None, int]:
-        """What is known of the shape of what `image` gives."""
-        return (None, None, self.channels) if self.host_crops is not None else self.shape
+    def columns(self) -> dict[str, tf.TensorSpec]:
+        """Names, and the spec of one example, of the images in a batch."""
+        views = 0 if self.host_crops is None else self.host_crops.num_views
+        names = [f"view{1 + i}" for i in range(views)] or ["image"]
+        return {name: tf.TensorSpec(self.shape, tf.uint8) for name in names}
 
-    def specs(self, batch_size: int | None, labels: bool) -> dict[str, tf.TensorSpec]:
-        """What a batch holds; labels, int64 [B], follow the images."""
-        specs = {name: tf.TensorSpec((batch_size, *self.shape), tf.uint8) for name in self.names}
-        return specs | ({"label": tf.TensorSpec((batch_size,), tf.int64)} if labels else {})
+    def stack(self, images: Sequence[tuple[np.ndarray, ...]]) -> dict[str, np.ndarray]:
+        """Batches what `arrays` gave, by its names; uint8 [B, H, W, C]."""
+        if not images:
+            images = [(np.zeros([side or 0 for side in self.shape], np.uint8),) * len(self.columns)]
+            return {name: column[:0] for name, column in self.stack(images).items()}
+        try:
+            return {
+                name: np.stack(column)
+                for name, column in zip(self.columns, zip(*images, strict=True), strict=True)
+            }
+        except ValueError:
+            shapes = sorted({row[0].shape for row in images})
+            raise ValueError(
+                f"Expected images of one size in a batch, found for example {shapes[0]} and {shapes[-1]}: pass image_size."
+            ) from None
+
+    def of_samples(self) -> "Decoding":
+        """How images to look at are decoded: as they are before any crop, in squares of one size."""
+        if self.host_crops is None:
+            return self
+        return dataclasses.replace(self, host_crops=None, image_size=2 * self.host_crops.size)
+
+    def cached(
+        self, cache: Cache | None, key: str, hold: Hold, make: Callable[[], np.ndarray]
+    ) -> np.ndarray:
+        """The image that a cache holds under a key; makes and keeps it if there is none."""
+        if cache is None:
+            return make()
+        key = f"{key} {self.shape} {self.host_crops is None}"
+        shape = self.shape if self.host_crops is None else (None, None, self.channels)
+        pixels = cache.get(key, shape, hold)
+        if pixels is None:
+            pixels = make()
+            cache.put(key, pixels)
+        return pixels
+
+
+def crops(policy: Any) -> "ViewPolicy | None":
+    """The policy of host crops, given it, its name or its config; None for None."""
+    if policy is None:
+        return None
+    from keras_sslhsic import views  # here, since it imports Keras
+
+    return views.get(policy)
 
 
 def thread_pool(workers: int | None) -> ThreadPoolExecutor:
     """Threads that decode; by default as many as the machine has cores."""
     checks.integer("workers", workers, 1, optional=True)
     return ThreadPoolExecutor(workers or os.cpu_count() or 1, thread_name_prefix="decode")
-
-
-def cached(
-    cache: Cache | None, key: str, decoding: Decoding, hold: Hold, make: Callable[[], np.ndarray]
-) -> np.ndarray:
-    """The decoded image that the cache holds under a key; makes and keeps it if there is none."""
-    if cache is None:
-        return make()
-    pixels = cache.get(key, decoding.cached_shape, hold)
-    if pixels is None:
-        pixels = make()
-        cache.put(key, pixels)
-    return pixels
-
-
-def stack(images: list[tuple[np.ndarray, ...]], decoding: Decoding) -> list[np.ndarray]:
-    """Batches the images of each name; uint8 [B, H, W, C]."""
-    try:
-        return [np.stack(column) for column in zip(*images, strict=True)]
-    except ValueError:
-        shapes = sorted({row[0].shape for row in images})
-        raise ValueError(
-            f"images of one batch differ in size, for example {shapes[0]} and {shapes[-1]}: pass image_size"
-        ) from None

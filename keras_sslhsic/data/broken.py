@@ -39,9 +39,9 @@ class BrokenFiles:
 
     def __init__(self, total: int, on_error: str, max_broken: float, log: str | Path) -> None:
         if on_error not in ("skip", "raise"):
-            raise ValueError(f'on_error must be "skip" or "raise", found {on_error!r}')
+            raise ValueError(f'on_error must be "skip" or "raise", found {on_error!r}.')
         if not 0.0 <= max_broken <= 1.0:
-            raise ValueError(f"max_broken is a share of the files, in [0, 1], found {max_broken}")
+            raise ValueError(f"max_broken must be a share of the files, in [0, 1], found {max_broken}.")
         self.total, self.on_error, self.max_broken, self.log = total, on_error, max_broken, Path(log)
         self.reasons: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -59,7 +59,7 @@ class BrokenFiles:
                 log.write(line(path, why))
             if len(self.reasons) == 1:
                 warnings.warn(
-                    f"skipping broken files; their names and reasons are in {display(self.log.resolve())}. "
+                    f"Skipping broken files; their names and reasons are in {display(self.log.resolve())}. "
                     f"The first: {display(path)}: {why}",
                     stacklevel=2,
                 )

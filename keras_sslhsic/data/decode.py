@@ -10,17 +10,17 @@ import contextlib
 import io
 import math
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-import cv2
 import numpy as np
-from PIL import Image, ImageOps
+
+if TYPE_CHECKING:  # Pillow and OpenCV are imported by the functions that use them
+    from PIL import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 89_478_485  # a quarter of a gigabyte of RGB; Pillow warns from here on
 MAX_BYTES = 2**30  # of a file; uncompressed, so many pixels of 4 channels of 16 bits have 0.7 GB
 BYTES_PER_PIXEL = 16  # that decoding takes: Pillow's pixels, four bytes each, turned, converted and copied
-_METHODS = {"bicubic": cv2.INTER_CUBIC, "bilinear": cv2.INTER_LINEAR}
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 # The first bytes of files of FORMATS; the four dots of RIFF are the file's size.
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM")
@@ -87,8 +87,10 @@ def decode(
         raise DecodeError(f"{type(error).__name__}: {error}") from error
 
 
-def _open(content: bytes | BinaryIO) -> Image.Image:
+def _open(content: bytes | BinaryIO) -> "Image.Image":
     """Reads the header of a file."""
+    from PIL import Image
+
     stream = io.BytesIO(content) if isinstance(content, bytes) else content
     stream.seek(0)
     if not stream.read(1):
@@ -102,19 +104,23 @@ def _open(content: bytes | BinaryIO) -> Image.Image:
         raise DecodeError(f"{type(error).__name__}: {error}") from error
 
 
-def _needed(image: Image.Image, stored: int) -> int:
+def _needed(image: "Image.Image", stored: int) -> int:
     """Bytes that decoding an image takes at most; `stored` counts its pixels in the file."""
     # Of a progressive JPEG all coefficients are kept until the last scan, of a WebP the file and two frames.
     kept = 10 * stored if "progressive" in image.info or image.format == "WEBP" else 0
     return BYTES_PER_PIXEL * image.width * image.height + kept
 
 
-def _turn_upright(image: Image.Image) -> None:
+def _turn_upright(image: "Image.Image") -> None:
+    from PIL import ImageOps
+
     with contextlib.suppress(Exception):  # damaged metadata beside whole pixels
         ImageOps.exif_transpose(image, in_place=True)
 
 
-def _to_mode(image: Image.Image, mode: str) -> Image.Image:
+def _to_mode(image: "Image.Image", mode: str) -> "Image.Image":
+    from PIL import Image
+
     if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion saturates instead of scaling
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if mode != "RGBA" and image.has_transparency_data:
@@ -160,6 +166,8 @@ def crop(
         method: "bicubic" (Keys' kernel with a = -3/4, where `keras_sslhsic.views` has -1/2: it is OpenCV's)
             or "bilinear".
     """
+    import cv2
+
     y, x, height, width = box
     pixels = pixels[y : y + height, x : x + width]
     # Interpolation sees the nearest pixels alone, and would skip some of those of a larger box.
@@ -167,7 +175,8 @@ def crop(
     if reduced != (height, width):
         pixels = cv2.resize(pixels, reduced[::-1], interpolation=cv2.INTER_AREA)
     if reduced != (size, size):
-        pixels = cv2.resize(pixels, (size, size), interpolation=_METHODS[method])
+        interpolation = {"bicubic": cv2.INTER_CUBIC, "bilinear": cv2.INTER_LINEAR}[method]
+        pixels = cv2.resize(pixels, (size, size), interpolation=interpolation)
     # OpenCV drops a single channel; what was not resized is a view of the whole image.
     return np.ascontiguousarray(pixels).reshape(size, size, -1)
 

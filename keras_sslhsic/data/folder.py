@@ -1,21 +1,24 @@
-"""Batches from a folder of images."""
+"""Images from a folder."""
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic import checks, views
-from keras_sslhsic.data import batches, decode
+from keras_sslhsic import checks
+from keras_sslhsic.data import decode
+from keras_sslhsic.data.batches import Decoding, Hold, crops, thread_pool
 from keras_sslhsic.data.broken import BrokenFiles
+from keras_sslhsic.data.cache import Cache
 from keras_sslhsic.data.cache import make as make_cache
+from keras_sslhsic.data.images import Images, Read, part, spread
 from keras_sslhsic.data.memory import Budget
 from keras_sslhsic.data.order import Order
-from keras_sslhsic.data.python_map import map_python
 from keras_sslhsic.files import display, open_regular
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp"})
@@ -33,12 +36,12 @@ def list_images(path: str | Path) -> list[str]:
     """
     root = Path(path)
     if not root.exists():
-        raise FileNotFoundError(f"the folder {display(root)} does not exist")
+        raise FileNotFoundError(f"The folder {display(root)} does not exist.")
     if not root.is_dir():
-        raise NotADirectoryError(f"{display(root)} is a file: expected a folder of images")
+        raise NotADirectoryError(f"{display(root)} is a file: expected a folder of images.")
     files = [file for file in walk(root) if is_image(file)]
     if not files:
-        raise FileNotFoundError(f"{display(root)} holds no images ({', '.join(sorted(EXTENSIONS))})")
+        raise FileNotFoundError(f"{display(root)} holds no images ({', '.join(sorted(EXTENSIONS))}).")
     return files
 
 
@@ -86,93 +89,134 @@ def class_labels(path: str | Path, files: list[str]) -> tuple[np.ndarray, list[s
         raise ValueError(
             f"{display(path)} has images in sub-folders ({display(', '.join(names[:3]))}, ...) and {len(beside)} beside "
             f"them, such as {display(beside[0])}, which have no class: move them into one, or use the folder without "
-            "labels (labels=False)"
+            "labels (labels=False)."
         )
     index = {name: label for label, name in enumerate(names)}
     return np.array([index[part[0]] for part in parts], np.int64), names
 
 
-class _Folder:
-    """Makes batches of the files with given indices; called from the threads of tf.data."""
+class FolderImages(Images):
+    """The images of a folder; see `from_folder`.
 
-    def __init__(self, files, labels, decoding, broken, cache, cached, plan, workers, memory_mb):
-        self.files, self.labels, self.decoding, self.broken = files, labels, decoding, broken
-        self.cache, self.cached, self.plan = cache, cached, plan
-        self.memory = Budget(memory_mb)
-        self.pool = batches.thread_pool(workers)
+    Attributes:
+        files: their paths, in the order of their numbers.
+        broken: the `BrokenFiles` found so far.
+    """
 
-    def batch(self, epoch: np.ndarray, indices: np.ndarray) -> list[np.ndarray]:
-        def attempt(index: int) -> tuple[np.ndarray, ...] | None:
-            return self.images(int(epoch), int(index))
+    def __init__(
+        self,
+        files: list[str],
+        classes: tuple[np.ndarray, list[str]] | None,
+        order: Order,
+        decoding: Decoding,
+        broken: BrokenFiles,
+        cache: Cache | None,
+        cached: str | None,
+        pool: ThreadPoolExecutor,
+        memory: Budget,
+    ) -> None:
+        # What a batch holds beside the images: arrays with a row for each file.
+        self._beside = {} if classes is None else {"label": classes[0]}
+        beside = {
+            name: tf.TensorSpec(column.shape[1:], column.dtype) for name, column in self._beside.items()
+        }
+        super().__init__(order, decoding.columns | beside, classes and classes[1])
+        self.files, self.broken = files, broken
+        self._decoding, self._pool, self._memory = decoding, pool, memory
+        self._cache, self._cached = cache, cached
 
-        images: list[Any] = list(self.pool.map(attempt, indices))
-        if self.plan.drop_remainder:
-            indices, images = self.replace_broken(int(epoch), indices, images)
+    def batches(
+        self, epoch: int = 0, step: int = 0, *, epochs: int | None = None, share: tuple[int, int] = (0, 1)
+    ) -> tf.data.Dataset:
+        dataset = super().batches(epoch, step, epochs=epochs, share=share)
+        if not self.order.drop_remainder:  # a last batch of broken files alone
+            dataset = dataset.filter(lambda batch: tf.shape(next(iter(batch.values())))[0] > 0)
+        return dataset
+
+    def sample(self, n: int) -> np.ndarray:
+        decoding, found, count = self._decoding.of_samples(), [], len(self.files)
+        for number in spread(count, n):
+            images = (self._arrays((number + k) % count, decoding, ()) for k in range(count))
+            if (image := next(filter(None, images), None)) is None:
+                raise ValueError(self.broken.summary())
+            found.append(image)
+        return decoding.stack(found)["image"]
+
+    def _reading(
+        self, epoch: int, step: int, epochs: int | None, share: tuple[int, int]
+    ) -> tuple[tf.data.Dataset, Read]:
+        def read(epoch: np.ndarray, examples: np.ndarray) -> dict[str, np.ndarray]:
+            return self._batch(int(epoch), examples, examples[part(len(examples), share)])
+
+        return self.order.batches(epoch, step, epochs), read
+
+    def _batch(self, epoch: int, batch: np.ndarray, mine: np.ndarray) -> dict[str, np.ndarray]:
+        """The columns of those files of a batch that are `mine`."""
+
+        def attempt(number: int) -> tuple[np.ndarray, ...] | None:
+            return self._arrays(int(number), self._decoding, (self.order.seed, epoch, int(number)))
+
+        images: list[Any] = list(self._pool.map(attempt, mine))
+        if self.order.drop_remainder:
+            mine, images = self._replace_broken(batch, mine, images, attempt)
         else:
-            indices = indices[[image is not None for image in images]]
+            mine = mine[[image is not None for image in images]]
             images = [image for image in images if image is not None]
-        if images:
-            columns = batches.stack(images, self.decoding)
-        else:
-            shape = [side or 0 for side in self.decoding.shape]
-            columns = [np.zeros([0, *shape], np.uint8) for _ in self.decoding.names]
-        return columns if self.labels is None else [*columns, self.labels[indices]]
+        return self._decoding.stack(images) | {name: column[mine] for name, column in self._beside.items()}
 
-    def replace_broken(self, epoch, indices, images):
+    def _replace_broken(
+        self, batch: np.ndarray, mine: np.ndarray, images: list[Any], attempt: Callable[[int], Any]
+    ) -> tuple[np.ndarray, list[Any]]:
         """Puts another file, none of this batch, where one is broken: batches keep their size.
 
         Which one depends on this batch alone, so that resumed runs see the same. Moving up the next files
         instead would make every later batch depend on the past.
         """
-        indices = indices.copy()
-        used = set(indices.tolist())
+        mine, used, count = mine.copy(), set(batch.tolist()), len(self.files)
         for row in [row for row, image in enumerate(images) if image is None]:
-            first = indices[row] + len(self.files) // 2
-            others = ((first + k) % len(self.files) for k in range(len(self.files)))
-            for other in others:
-                if other not in used and (image := self.images(epoch, int(other))) is not None:
+            first = int(mine[row]) + count // 2
+            for other in ((first + k) % count for k in range(count)):
+                if other not in used and (image := attempt(other)) is not None:
                     break
             else:
                 raise RuntimeError(
-                    f"no file is left to take the place of {display(self.files[indices[row]])}: "
-                    f"{len(self.broken.reasons)} of {len(self.files)} are broken, a batch has {len(indices)}"
+                    f"No file is left to take the place of {display(self.files[mine[row]])}: {len(self.broken.reasons)} of "
+                    f"{count} are broken, a batch has {len(batch)}. Repair them, or use a smaller batch_size."
                 )
-            indices[row], images[row] = other, image
+            mine[row], images[row] = other, image
             used.add(other)
-        return indices, images
+        return mine, images
 
-    def images(self, epoch: int, index: int) -> tuple[np.ndarray, ...] | None:
+    def _arrays(
+        self, number: int, decoding: Decoding, seed: tuple[int, ...]
+    ) -> tuple[np.ndarray, ...] | None:
         """The image or crops of a file; None if it is broken."""
-        with self.memory.lease() as lease:
+        with self._memory.lease() as lease:
             try:
-                image = self.image(self.files[index], lease.hold)
+                image = self._image(self.files[number], decoding, lease.hold)
             except (OSError, decode.DecodeError) as error:
-                self.broken.report(self.files[index], error)
+                self.broken.report(self.files[number], error)
                 return None
-            return self.decoding.arrays(image, (self.plan.seed, epoch, index))
+            return decoding.arrays(image, seed)
 
-    def image(self, file: str, hold: batches.Hold) -> np.ndarray:
-        def opened() -> BinaryIO:
-            return open_regular(file, decode.MAX_BYTES)
-
+    def _image(self, file: str, decoding: Decoding, hold: Hold) -> np.ndarray:
         def decoded() -> np.ndarray:
-            with opened() as stream:
-                return self.decoding.image(stream, hold)
+            with open_regular(file, decode.MAX_BYTES) as stream:
+                return decoding.image(stream, hold)
 
-        if self.cache is None:
+        if self._cache is None:
             return decoded()
         status = os.stat(file)
         key = f"{os.path.abspath(file)} {status.st_size} {status.st_mtime_ns}"
-        if self.cached == "decoded":
-            key += f" {self.decoding.shape} {self.decoding.host_crops is None}"
-            return batches.cached(self.cache, key, self.decoding, hold, decoded)
-        content = self.cache.get(key, (None,), hold)
+        if self._cached == "decoded":
+            return decoding.cached(self._cache, key, hold, decoded)
+        content = self._cache.get(key, (None,), hold)
         if content is None:
-            with opened() as stream:
+            with open_regular(file, decode.MAX_BYTES) as stream:
                 hold(status.st_size)
                 content = np.frombuffer(stream.read(decode.MAX_BYTES), np.uint8)
-            self.cache.put(key, content)
-        return self.decoding.image(io.BytesIO(content), lambda size: hold(size + content.nbytes))
+            self._cache.put(key, content)
+        return decoding.image(io.BytesIO(content), lambda size: hold(size + content.nbytes))
 
 
 def from_folder(
@@ -193,14 +237,10 @@ def from_folder(
     workers: int | None = None,
     memory_mb: int = 1024,
     **order: Any,
-) -> tf.data.Dataset:
-    """Batches of the images in a folder: class sub-folders, or unlabelled images; at any depth.
+) -> FolderImages:
+    """The images in a folder: class sub-folders, or unlabelled images; at any depth.
 
-        dataset = from_folder("photos", batch_size=256, image_size=256)
-        model.fit(dataset, epochs=100, steps_per_epoch=dataset.steps_per_epoch)
-
-    The stream is infinite unless `epochs` is given, each epoch in an order of its own; started at `(epoch,
-    step)` it yields what an uninterrupted run would have seen.
+        model.fit(from_folder("photos", batch_size=256), epochs=100)
 
     A broken file is skipped: another file of the folder takes its place, or, with `drop_remainder=False`, the
     batch is smaller by one.
@@ -208,7 +248,7 @@ def from_folder(
     Args:
         path: the folder. JPEG, PNG, WebP, BMP and GIF (first frame) are decoded by their content, upright;
             see `keras_sslhsic.data.decode.decode`.
-        batch_size: examples in a batch (of this host).
+        batch_size: examples in a batch.
         image_size: side S of the images, central squares resized; None if all files have one size already.
         channels: 1, 3 or 4.
         host_crops: a view policy, or its name: random crops are made on the host and sent in place of the
@@ -224,14 +264,11 @@ def from_folder(
         workers: threads that decode; None: as many as there are cores.
         memory_mb: memory, in 2^20 bytes, that images take while they are decoded and cropped, beside the batches. An
             image that needs more is decoded nevertheless.
-        **order: `seed=0`, `shuffle=True`, `drop_remainder=True`, `start=(0, 0)`, `epochs=None`, `shard=(0,
-            1)`: see `keras_sslhsic.data.Order`.
+        **order: `seed=0`, `shuffle=True`, `drop_remainder=True`: see `keras_sslhsic.data.Order`.
 
     Returns:
-        A dataset of `{"image": uint8 [B, S, S, C]}`, or of `{"view1", "view2", ...: uint8 [B, V, V, C]}` for
-        host crops of side V; with `"label": int64 [B]` if there are classes. Its attributes:
-        `steps_per_epoch`; `num_examples`; `class_names`, a list or None; `files`, the paths; `broken`, the `BrokenFiles`
-        found so far.
+        The handle. Batches are `{"image": uint8 [B, S, S, C]}`, or `{"view1", "view2", ...: uint8 [B, V, V, C]}` for host
+        crops of side V; with `"label": int64 [B]` if there are classes.
 
     Raises:
         FileNotFoundError: no such folder, or no images in it.
@@ -243,22 +280,17 @@ def from_folder(
     classes = None if labels is False else class_labels(path, files)
     if labels and classes is None:
         raise ValueError(
-            f"labels=True, but {display(path)} has no two sub-folders of images to take classes from"
+            f"Expected two sub-folders of images or more in {display(path)} to take classes from, since labels=True, found "
+            "none: move the images of each class into one, or leave labels out."
         )
-    plan = Order(len(files), batch_size, **order)
-    broken = BrokenFiles(len(files), on_error, max_broken, error_log)
-    policy = None if host_crops is None else views.get(host_crops)
-    decoding = batches.Decoding(image_size, channels, policy, max_pixels)
-    store = make_cache(cache, ("encoded", "decoded"), cache_dir, cache_bytes)
-    source = _Folder(files, classes and classes[0], decoding, broken, store, cache, plan, workers, memory_mb)
-    indices = plan.batches()
-    size = indices.element_spec[1].shape[0]
-    dataset = map_python(indices, source.batch, decoding.specs(size, labels=classes is not None))
-    if not plan.drop_remainder:  # a last batch of broken files alone
-        dataset = dataset.filter(lambda batch: tf.shape(next(iter(batch.values())))[0] > 0)
-    dataset.steps_per_epoch = plan.steps_per_epoch
-    dataset.num_examples = plan.num_examples
-    dataset.class_names = classes and classes[1]
-    dataset.files = files
-    dataset.broken = broken
-    return dataset
+    return FolderImages(
+        files,
+        classes,
+        Order(len(files), batch_size, **order),
+        Decoding(image_size, channels, crops(host_crops), max_pixels),
+        BrokenFiles(len(files), on_error, max_broken, error_log),
+        make_cache(cache, ("encoded", "decoded"), cache_dir, cache_bytes),
+        cache,
+        thread_pool(workers),
+        Budget(memory_mb),
+    )

@@ -4,12 +4,9 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import cv2
 import numpy as np
-from PIL import Image
-from tqdm.auto import tqdm
 
 from keras_sslhsic import files
 from keras_sslhsic.data import decode
@@ -18,6 +15,9 @@ from keras_sslhsic.data.broken import reason
 from keras_sslhsic.data.folder import class_labels, is_image, list_images, walk
 from keras_sslhsic.data.memory import Budget
 from keras_sslhsic.files import display
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +114,8 @@ class Report:
             ValueError: for an ending of no kind of picture.
             OSError: if it cannot be written.
         """
+        from PIL import Image
+
         kind = Image.registered_extensions().get(Path(file).suffix.lower())
         if kind is None:
             raise ValueError(f"{display(file)} has the ending of no kind of picture: give NAME.png.")
@@ -121,8 +123,10 @@ class Report:
             contact_sheet(self.sample).save(temporary, kind)
 
 
-def contact_sheet(images: np.ndarray, columns: int = 8, gap: int = 4) -> Image.Image:
+def contact_sheet(images: np.ndarray, columns: int = 8, gap: int = 4) -> "Image.Image":
     """Lays out images, uint8 [K, H, W, C], in rows on a gray ground."""
+    from PIL import Image
+
     count, height, width, channels = images.shape
     rows = -(-count // columns)
     sheet = np.full(
@@ -153,6 +157,8 @@ class _One:
 
 
 def _inspect_one(file: str, channels: int, max_pixels: int, memory: Budget) -> _One | str:
+    import cv2
+
     with memory.lease() as lease:
         try:
             with files.open_regular(file, decode.MAX_BYTES) as stream:
@@ -213,6 +219,8 @@ def inspect_folder(
         FileNotFoundError: no such folder, or no images in it.
         ValueError: every image is broken.
     """
+    from tqdm.auto import tqdm
+
     images = list_images(path)
     memory, listed = Budget(memory_mb), set(images)
     ignored = Counter(
@@ -246,8 +254,8 @@ def inspect_folder(
                 tiles.append(one.tile)
     if not means:
         raise ValueError(
-            f"all {len(images)} image files of {display(path)} are broken; the first: {display(images[0])}: "
-            f"{broken[images[0]]}"
+            f"All {len(images)} image files of {display(path)} are broken; the first, {display(images[0])}: "
+            f"{broken[images[0]]}. Repair or replace them."
         )
     mean = np.mean(means, axis=0)
     std = np.sqrt(np.maximum(np.mean(squares, axis=0) - mean**2, 0.0))

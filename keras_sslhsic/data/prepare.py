@@ -28,7 +28,7 @@ def _example(item: tuple[int, str, str, int]) -> list[tuple[str, dict[str, Any]]
         content = files.read_regular(file, decode.MAX_BYTES)
         decode.decode(content)
     except (OSError, decode.DecodeError) as error:
-        logging.warning("left out the broken file %s: %s", files.display(file), reason(error, file))
+        logging.warning("Left out the broken file %s: %s", files.display(file), reason(error, file))
         return []
     return [(f"{number:012}", {"image": content, "file_name": name, "label": label})]
 
@@ -68,7 +68,7 @@ def prepare_folders(
     classes = {split: found and found[1] for split, found in labels.items()}
     names = next(iter(classes.values()))
     if any(found != names for found in classes.values()):
-        raise ValueError(f"all splits must have the same class folders, found {classes}")
+        raise ValueError(f"All splits must have the same class folders, found {classes}.")
 
     def _info(self) -> tfds.core.DatasetInfo:
         label = tfds.features.ClassLabel(names=names or ["unlabelled"])

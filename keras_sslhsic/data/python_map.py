@@ -9,7 +9,9 @@ import tensorflow as tf
 
 
 def map_python(
-    dataset: tf.data.Dataset, function: Callable[..., list[Any]], specs: Mapping[str, tf.TensorSpec]
+    dataset: tf.data.Dataset,
+    function: Callable[..., Mapping[str, np.ndarray]],
+    specs: Mapping[str, tf.TensorSpec],
 ) -> tf.data.Dataset:
     """Maps a Python function over a stream.
 
@@ -18,7 +20,7 @@ def map_python(
 
     Args:
         dataset: a stream of tuples.
-        function: takes the members of a tuple as arrays, and returns a list of arrays.
+        function: takes the members of a tuple as arrays, and returns arrays by their names.
         specs: names, shapes and types of what it returns.
 
     Returns:
@@ -31,7 +33,8 @@ def map_python(
         if living is None:
             raise RuntimeError("The data set is gone while batches of it are read: keep a reference to it.")
         try:
-            return living(*members)
+            found = living(*members)
+            return [found[name] for name in specs]
         except RuntimeError as error:
             # The interpreter ends while batches are prefetched: no thread will decode, and nobody will look.
             if "cannot schedule new futures" not in str(error):

@@ -1,49 +1,57 @@
-"""The data set that a config names, as training and evaluation use it."""
+"""The data set that a config names."""
 
-import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from ml_collections import ConfigDict
 
 from keras_sslhsic.data import bundled
 from keras_sslhsic.data.arrays import from_arrays
 from keras_sslhsic.data.folder import from_folder
+from keras_sslhsic.data.images import Images
 from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.data.tfds import from_tfds
+from keras_sslhsic.registries import Registry
 
-Labelled = tuple[np.ndarray, np.ndarray]
+Arrays = tuple[np.ndarray, np.ndarray]
+
+SOURCES: Registry[Callable[..., Images]] = Registry("data source")
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """Data of an experiment.
+def bundled_splits(holdout: float = 0.0) -> tuple[Arrays, Arrays]:
+    """The bundled images as they are trained and evaluated on: (x_train, y_train), (x_test, y_test).
 
-    Attributes:
-        batches: epoch -> an endless dataset of batches from the beginning of that epoch on.
-        steps_per_epoch: batches in an epoch.
-        sample: n -> n images, uint8 [n, H, W, C], to look at.
-        labelled_arrays: ((x_train, y_train), (x_test, y_test)) where they fit in memory, else None.
-        class_names: or None.
+    Args:
+        holdout: share of the training images that is kept from training, and is evaluated on in the place of the test
+            images, for choosing hyper-parameters.
+
+    Raises:
+        ValueError: if `holdout` is neither 0 nor a share of which every class keeps an image.
     """
+    (x, y), test = bundled.load()
+    if not holdout:
+        return (x, y), test
+    fit, held_out = stratified_split(y, holdout)
+    return (x[fit], y[fit]), (x[held_out], y[held_out])
 
-    batches: Callable[[int], tf.data.Dataset]
-    steps_per_epoch: int
-    sample: Callable[[int], np.ndarray]
-    labelled_arrays: tuple[Labelled, Labelled] | None = None
-    class_names: Sequence[str] | None = None
+
+@SOURCES.register("bundled")
+def _bundled(holdout: float = 0.0, **order: Any) -> Images:
+    return from_arrays(*bundled_splits(holdout)[0], class_names=bundled.CLASS_NAMES, **order)
 
 
-def source(config: ConfigDict, error_log: str | Path = "broken_images.log") -> Source:
-    """The data set of a config, in batches of `config.batch_size` ordered by `config.seed`.
+SOURCES.add("folder", from_folder)
+SOURCES.add("tfds", from_tfds)
 
-    `config.data.source` is "bundled", "folder" or "tfds"; the other fields of `config.data` are arguments of
-    `from_folder` or `from_tfds` (`host_crops=True` makes the crops of `config.views` from whole images, on the host), or
-    `holdout` for the bundled images: the share of the training images that is kept from
-    training and evaluated on in the place of the test images, for choosing hyper-parameters.
+
+def source(config: ConfigDict, error_log: str | Path = "broken_images.log") -> Images:
+    """The images of a config, in batches of `config.batch_size` ordered by `config.seed`.
+
+    `config.data.source` is one of `SOURCES`: "bundled", "folder" or "tfds"; the other fields of `config.data` are arguments
+    of `from_folder` or `from_tfds` (`host_crops=True` makes the crops of `config.views` from whole images, on the host), or
+    of `bundled_splits`.
 
     Args:
         config: of an experiment.
@@ -54,37 +62,8 @@ def source(config: ConfigDict, error_log: str | Path = "broken_images.log") -> S
     """
     arguments = dict(config.data.items())
     name = arguments.pop("source")
-    order = {"batch_size": config.batch_size, "seed": config.seed}
-    if name == "bundled":
-        return _bundled(order, **arguments)
+    if name == "folder":
+        arguments["error_log"] = error_log
     if arguments.get("host_crops") is True:
         arguments["host_crops"] = config.views
-    makers: dict[str, Callable[..., tf.data.Dataset]] = {
-        "folder": functools.partial(from_folder, error_log=error_log),
-        "tfds": from_tfds,
-    }
-    if name not in makers:
-        raise ValueError(f"Unknown data source {name!r}; expected one of bundled, {', '.join(makers)}.")
-
-    def batches(epoch: int) -> tf.data.Dataset:
-        return makers[name](**arguments, **order, start=(epoch, 0))
-
-    def sample(n):
-        batch = next(iter(batches(0)))
-        return batch["image" if "image" in batch else "view1"][:n].numpy()
-
-    return Source(batches, batches(0).steps_per_epoch, sample)
-
-
-def _bundled(order, holdout=0.0):
-    train, test = bundled.load()
-    if holdout:
-        fit, held_out = stratified_split(train[1], holdout)
-        train, test = tuple(a[fit] for a in train), tuple(a[held_out] for a in train)
-
-    def batches(epoch):
-        return from_arrays(*train, **order, start=(epoch, 0))
-
-    return Source(
-        batches, batches(0).steps_per_epoch, lambda n: train[0][:n], (train, test), bundled.CLASS_NAMES
-    )
+    return SOURCES[name](**arguments, batch_size=config.batch_size, seed=config.seed)

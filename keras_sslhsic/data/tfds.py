@@ -1,7 +1,8 @@
-"""Batches from a prepared TensorFlow Datasets data set."""
+"""Images from a prepared TensorFlow Datasets data set."""
 
 import collections
 import dataclasses
+import functools
 import itertools
 import threading
 from collections.abc import Mapping
@@ -12,12 +13,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic import checks, views
-from keras_sslhsic.data import batches, decode
+from keras_sslhsic import checks
+from keras_sslhsic.data import decode
+from keras_sslhsic.data.batches import Decoding, crops, thread_pool
+from keras_sslhsic.data.cache import Cache
 from keras_sslhsic.data.cache import make as make_cache
+from keras_sslhsic.data.images import Images, Read, part
 from keras_sslhsic.data.memory import Budget
 from keras_sslhsic.data.order import Order
-from keras_sslhsic.data.python_map import map_python
 from keras_sslhsic.files import display
 
 # To evaluate, the SSL-HSIC paper holds out 10,000 training images and tests on the official validation set (appendix
@@ -63,25 +66,25 @@ class _Records:
 
     KEPT = 3  # windows: the one being read ahead, and two that batches on either side of an edge may want
 
-    def __init__(self, pieces: list[_Piece], plan: Order, window: int) -> None:
-        self.pieces, self.plan = pieces, plan
-        self.examples = sum(piece.take for piece in pieces)
-        self.per_window = max(1, round(window * len(pieces) / self.examples))
+    def __init__(
+        self,
+        pieces: list[_Piece],
+        order: Order,
+        window: int,
+        epochs: int | None,
+        files: ThreadPoolExecutor,
+        ahead: ThreadPoolExecutor,
+    ) -> None:
+        self.pieces, self.order, self.epochs = pieces, order, epochs
+        self.per_window = max(1, round(window * len(pieces) / sum(piece.take for piece in pieces)))
         self.windows = -(-len(pieces) // self.per_window)
         self._loading: collections.OrderedDict[tuple[int, int], Future] = collections.OrderedDict()
         self._lock = threading.Lock()
-        self._files = ThreadPoolExecutor(4, "files")
-        self._ahead = ThreadPoolExecutor(1, "windows")
-
-    def positions(self) -> tf.data.Dataset:
-        """The stream from the plan's start on: the epoch, and the positions in it of a batch."""
-        plan = self.plan
-        examples = plan.steps_per_epoch * plan.batch_size if plan.drop_remainder else self.examples
-        return dataclasses.replace(plan, num_examples=examples, shuffle=False, shard=(0, 1)).batches()
+        self._files, self._ahead = files, ahead
 
     def take(self, epoch: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(ids int64 [B], records object [B]) at ascending positions; reads the next window meanwhile."""
-        sizes = [piece.take for piece in self._order(epoch)]
+        sizes = [piece.take for piece in self._permuted(epoch)]
         edges = np.cumsum([0, *sizes])[:: self.per_window]
         windows = np.searchsorted(edges, positions, side="right") - 1
         ids, records = [], []
@@ -91,14 +94,14 @@ class _Records:
             ids.append(loaded[0][rows])
             records.append(loaded[1][rows])
         following = epoch + (window + 1) // self.windows, (window + 1) % self.windows
-        if self.plan.epochs is None or following[0] < self.plan.epochs:
+        if self.epochs is None or following[0] < self.epochs:
             self._window(*following)
         return np.concatenate(ids), np.concatenate(records)
 
-    def _order(self, epoch: int) -> list[_Piece]:
-        if not self.plan.shuffle:
+    def _permuted(self, epoch: int) -> list[_Piece]:
+        if not self.order.shuffle:
             return self.pieces
-        rng = np.random.default_rng((self.plan.seed, epoch))
+        rng = np.random.default_rng((self.order.seed, epoch))
         return [self.pieces[i] for i in rng.permutation(len(self.pieces))]
 
     def _window(self, epoch: int, window: int) -> Future:
@@ -113,12 +116,12 @@ class _Records:
 
     def _load(self, epoch: int, window: int) -> tuple[np.ndarray, np.ndarray]:
         """(ids, records) of a window, permuted."""
-        pieces = self._order(epoch)[window * self.per_window : (window + 1) * self.per_window]
+        pieces = self._permuted(epoch)[window * self.per_window : (window + 1) * self.per_window]
         records = np.concatenate(list(self._files.map(_read, pieces)))
         ids = np.concatenate([np.arange(piece.first, piece.first + piece.take) for piece in pieces])
-        if not self.plan.shuffle:
+        if not self.order.shuffle:
             return ids, records
-        order = np.random.default_rng((self.plan.seed, epoch, window)).permutation(len(ids))
+        order = np.random.default_rng((self.order.seed, epoch, window)).permutation(len(ids))
         return ids[order], records[order]
 
 
@@ -130,11 +133,11 @@ def _read(piece: _Piece) -> np.ndarray:
     try:
         found = list(records)
     except tf.errors.DataLossError as error:
-        raise ValueError(f"{piece.file} is damaged: {error.message}; prepare the data set again") from None
+        raise ValueError(f"{piece.file} is damaged: {error.message}. Prepare the data set again.") from None
     if len(found) != piece.take:
         raise ValueError(
-            f"{piece.file}: dataset_info.json states {piece.take} examples from number {piece.skip} on, found "
-            f"{len(found)}: prepare the data set again"
+            f"{piece.file} is not whole: dataset_info.json states {piece.take} examples from number {piece.skip} on, found "
+            f"{len(found)}. Prepare the data set again."
         )
     return np.array(found, object)
 
@@ -169,9 +172,96 @@ def prepared_builder(name: str, data_dir: str | Path | None = None) -> Any:
     if builder.info.file_format != tfds.core.FileFormat.TFRECORD:
         raise ValueError(
             f"{name} in {builder.data_dir} is stored as {builder.info.file_format.value}, expected tfrecord: "
-            "convert it with `tfds convert_format`"
+            "convert it with `tfds convert_format`."
         )
     return builder
+
+
+class _TfdsImages(Images):
+    """The images of a split; see `from_tfds`."""
+
+    def __init__(
+        self,
+        builder: Any,
+        split: str,
+        features: Mapping[str, str],
+        order: Order,
+        decoding: Decoding,
+        cache: Cache | None,
+        window: int,
+        pool: ThreadPoolExecutor,
+        memory: Budget,
+    ) -> None:
+        # `features` names what a batch holds: the image, and integers beside it.
+        self._image_key = features["image"]
+        self._beside = {name: key for name, key in features.items() if name != "image"}
+        beside = dict.fromkeys(self._beside, tf.TensorSpec([], tf.int64))
+        label = builder.info.features[self._beside["label"]] if "label" in self._beside else None
+        super().__init__(order, decoding.columns | beside, getattr(label, "names", None))
+        self._name, self._key = f"{builder.info.full_name}, {split}", f"{builder.data_path} {split}"
+        self._instructions = _split_info(builder, split).file_instructions
+        self._decoding, self._cache, self._pool, self._memory = decoding, cache, pool, memory
+        self._window = window
+        self._files, self._ahead = ThreadPoolExecutor(4, "files"), ThreadPoolExecutor(1, "windows")
+
+    def sample(self, n: int) -> np.ndarray:
+        pieces = _pieces(self._instructions, 0, min(n, self.num_examples))
+        decoding = self._decoding.of_samples()
+        found = [
+            self._example(decoding, 0, piece.first + number, record)[0]
+            for piece in pieces
+            for number, record in enumerate(_read(piece))
+        ]
+        return decoding.stack(found)["image"]
+
+    def _reading(
+        self, epoch: int, step: int, epochs: int | None, share: tuple[int, int]
+    ) -> tuple[tf.data.Dataset, Read]:
+        # Consecutive parts of the split, so that each worker reads its own files alone.
+        own = part(self.num_examples, share)
+        pieces = _pieces(self._instructions, own.start, own.stop)
+        records = _Records(pieces, self.order, self._window, epochs, self._files, self._ahead)
+        size = self.batch_size // share[1]
+        whole = self.order.drop_remainder
+        examples = self.steps_per_epoch * size if whole else own.stop - own.start
+        positions = dataclasses.replace(
+            self.order, num_examples=examples, batch_size=size, shuffle=False
+        ).batches(epoch, step, epochs)
+
+        def read(epoch: np.ndarray, positions: np.ndarray) -> dict[str, np.ndarray]:
+            example = functools.partial(self._example, self._decoding, int(epoch))
+            found = self._pool.map(example, *records.take(int(epoch), positions))
+            images, beside = zip(*found, strict=True)
+            numbers = np.array(beside, np.int64).reshape(len(beside), -1).T
+            return self._decoding.stack(images) | dict(zip(self._beside, numbers, strict=True))
+
+        return positions, read
+
+    def _example(
+        self, decoding: Decoding, epoch: int, number: int, record: bytes
+    ) -> tuple[tuple[np.ndarray, ...], list[int]]:
+        """The image or crops of a record, and the numbers beside it."""
+        feature = tf.train.Example.FromString(record).features.feature
+        content = feature[self._image_key].bytes_list.value[0]
+        with self._memory.lease() as lease:
+            try:
+                image = decoding.cached(
+                    self._cache,
+                    f"{self._key} {number}",
+                    lease.hold,
+                    lambda: decoding.image(content, lease.hold),
+                )
+            except decode.DecodeError as error:
+                raise decode.DecodeError(
+                    f"{self._name}, example {number} cannot be decoded: {display(error)}. Prepare the data set again."
+                ) from error
+            images = decoding.arrays(image, (self.order.seed, epoch, int(number)))
+        return images, [feature[key].int64_list.value[0] for key in self._beside.values()]
+
+
+def _split_info(builder: Any, split: str) -> Any:
+    """What TFDS knows of a split, or of one of `SPLITS`."""
+    return builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
 
 
 def from_tfds(
@@ -194,22 +284,21 @@ def from_tfds(
     workers: int | None = None,
     memory_mb: int = 1024,
     **order: Any,
-) -> tf.data.Dataset:
-    """Batches of a TensorFlow Datasets data set that has been prepared, read from its TFRecords.
+) -> Images:
+    """The images of a TensorFlow Datasets data set that has been prepared, read from its TFRecords.
 
-        dataset = from_tfds("imagenet2012", "TRAIN", batch_size=512, data_dir="gs://bucket/tfds")
-        model.fit(dataset, epochs=1000, steps_per_epoch=dataset.steps_per_epoch)
+        images = from_tfds("imagenet2012", "TRAIN", batch_size=512, data_dir="gs://bucket/tfds")
+        model.fit(images, epochs=1000)
 
-    The stream is infinite unless `epochs` is given, each epoch in an order of its own; started at `(epoch,
-    step)` it yields what an uninterrupted run would have seen. Files are permuted, and `window` examples at a
-    time; hosts take consecutive shares of the split, so that each reads only its own files.
+    Files are permuted, and `window` examples at a time. Several workers take consecutive shares of the split, so that each
+    reads only its own files; their batches are therefore others than those of a single machine.
 
     Args:
         name: name of the data set, with its config if any: "imagenet2012", "imagenet2012_subset/1pct",
             "cifar10".
         split: any TFDS split, "train[:90%]" too; for imagenet2012 also the paper's "TRAIN" (all but 10,000
             training images), "VALID" (those 10,000) and "TEST" (the official validation set).
-        batch_size: examples in a batch (of this host).
+        batch_size: examples in a batch.
         image_size: side S of the images, central squares resized; None if all have one size already, as in
             CIFAR.
         channels: 1, 3 or 4.
@@ -227,13 +316,11 @@ def from_tfds(
         workers: threads that decode; None: as many as there are cores.
         memory_mb: memory, in 2^20 bytes, that images take while they are decoded and cropped, beside the batches and
             the windows. An image that needs more is decoded nevertheless.
-        **order: `seed=0`, `shuffle=True`, `drop_remainder=True`, `start=(0, 0)`, `epochs=None`, `shard=(0,
-            1)`: see `keras_sslhsic.data.Order`.
+        **order: `seed=0`, `shuffle=True`, `drop_remainder=True`: see `keras_sslhsic.data.Order`.
 
     Returns:
-        A dataset of `{"image": uint8 [B, S, S, C]}`, or of `{"view1", "view2", ...: uint8 [B, V, V, C]}` for
-        host crops of side V; with `"label": int64 [B]`. Its attributes: `steps_per_epoch`; `num_examples`; `class_names`, a
-        list or None.
+        The handle. Batches are `{"image": uint8 [B, S, S, C]}`, or `{"view1", "view2", ...: uint8 [B, V, V, C]}` for host
+        crops of side V; with `"label": int64 [B]`.
 
     Raises:
         FileNotFoundError: the data set is not prepared; says how to.
@@ -243,51 +330,20 @@ def from_tfds(
     checks.flag("labels", labels)
     checks.integer("window", window, 1)
     builder = prepared_builder(name, data_dir)
-    features = builder.info.features
-    missing = {image_key, *([label_key] if labels else [])} - set(features)
-    if missing:
+    features = {"image": image_key} | ({"label": label_key} if labels else {})
+    if missing := set(features.values()) - set(builder.info.features):
         raise ValueError(
-            f"{name} has no feature {' or '.join(map(repr, sorted(missing)))}, it has {sorted(features)}: "
-            "from_tfds, and the data of a config, take image_key, label_key and labels=False"
+            f"{name} has no feature {' or '.join(map(repr, sorted(missing)))}, it has {sorted(builder.info.features)}: "
+            "from_tfds, and the data of a config, take image_key, label_key and labels=False."
         )
-    info = builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
-    plan = Order(info.num_examples, batch_size, **order)
-    index, count = plan.shard
-    start = index * (plan.num_examples // count) + min(index, plan.num_examples % count)
-    pieces = _pieces(info.file_instructions, start, start + plan.examples_per_epoch)
-    policy = None if host_crops is None else views.get(host_crops)
-    decoding = batches.Decoding(image_size, channels, policy, max_pixels)
-    store = make_cache(cache, ("decoded",), cache_dir, cache_bytes)
-    memory = Budget(memory_mb)
-    pool = batches.thread_pool(workers)
-    records = _Records(pieces, plan, window)
-
-    def decode_batch(epoch: np.ndarray, positions: np.ndarray) -> list[np.ndarray]:
-        def example(number: np.int64, record: bytes) -> tuple[tuple[np.ndarray, ...], int]:
-            feature = tf.train.Example.FromString(record).features.feature
-            label = feature[label_key].int64_list.value[0] if labels else 0
-            key = f"{builder.data_path} {split} {number} {decoding.shape} {policy is None}"
-            content = feature[image_key].bytes_list.value[0]
-            with memory.lease() as lease:
-                try:
-                    image = batches.cached(
-                        store, key, decoding, lease.hold, lambda: decoding.image(content, lease.hold)
-                    )
-                except decode.DecodeError as error:
-                    raise decode.DecodeError(
-                        f"{name}, {split}, example {number}: {display(error)}"
-                    ) from error
-                return decoding.arrays(image, (plan.seed, int(epoch), int(number))), label
-
-        found = pool.map(example, *records.take(int(epoch), positions))
-        images, numbers = zip(*found, strict=True)
-        columns = batches.stack(list(images), decoding)
-        return [*columns, np.array(numbers, np.int64)] if labels else columns
-
-    positions = records.positions()
-    size = positions.element_spec[1].shape[0]
-    dataset = map_python(positions, decode_batch, decoding.specs(size, labels))
-    dataset.steps_per_epoch = plan.steps_per_epoch
-    dataset.num_examples = plan.num_examples
-    dataset.class_names = getattr(features[label_key], "names", None) if labels else None
-    return dataset
+    return _TfdsImages(
+        builder,
+        split,
+        features,
+        Order(_split_info(builder, split).num_examples, batch_size, **order),
+        Decoding(image_size, channels, crops(host_crops), max_pixels),
+        make_cache(cache, ("decoded",), cache_dir, cache_bytes),
+        window,
+        thread_pool(workers),
+        Budget(memory_mb),
+    )

@@ -1,155 +1,239 @@
-"""The keras.Model that `load_pretrained` returns, and the checks of the images given to it."""
+"""The contract of an encoder: images [B, H, W, C] in [0, 255] to features [B, F], and to the maps of its stages."""
 
-import warnings
-from collections.abc import Callable
-from typing import Any
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic import compat
-from keras_sslhsic.encoders import with_preprocessing
+from keras_sslhsic import compat, files
+from keras_sslhsic.encoders import unlabelled
+from keras_sslhsic.encoders.checks import check_images, labelled_batch
+from keras_sslhsic.encoders.preprocess import per_channel, preprocess
+from keras_sslhsic.encoders.spec import EncoderSpec, find_stages
 
 
 @keras.saving.register_keras_serializable(package="keras_sslhsic")
-class PretrainedEncoder(keras.Model):
-    """An encoder of images that looks at what it is given before it computes.
+class Encoder(keras.Model):
+    """A functional model from images, uint8 or float in [0, 255], to float32 features [B, F].
 
-    Eager calls, and `predict` of arrays, raise ValueError for images of another shape, an empty batch, NaN or Inf, and
-    warn when float images seem to lie in [0, 1]. Inside a graph, where values are not known, and of the batches of a
-    dataset, nothing is checked.
+    It looks at what it is given before it computes: eager calls, `predict` of arrays, and of the first batch of a
+    dataset, raise ValueError for images of another shape, an empty batch, NaN or Inf, and warn when float images seem
+    to lie in [0, 1].
 
-    Attributes:
-        entry: `zoo.registry.Entry` of what `load_pretrained` loaded; None where nothing is known of it.
-        measured: `encoder_hash` of the weights that the metrics of the entry belong to.
-    """
-
-    entry: Any = None
-    measured: str | None = None
-
-    def __call__(self, images, *args, **kwargs):
-        """Computes the features, float32 [B, F], of images [B, H, W, C], uint8 or float in [0, 255]."""
-        if not keras.utils.is_keras_tensor(images) and tf.executing_eagerly():
-            check_images(images, self.input_shape[1:])
-        return super().__call__(images, *args, **kwargs)
-
-    def predict(self, x, *args, **kwargs):
-        """As `keras.Model.predict`."""
-        if isinstance(x, (np.ndarray, tf.Tensor)):
-            check_images(x, self.input_shape[1:])
-        return super().predict(x, *args, **kwargs)
-
-
-def encoder_of(model: keras.Model) -> keras.Model:
-    """Returns a model that reads pixels: the model itself, or the encoder in a trained SSLHSIC.
-
-    Raises:
-        ValueError: if it does not map images [B, H, W, C] to features [B, F].
-    """
-    if hasattr(model, "evaluation_encoder"):  # the training model
-        return with_preprocessing(model.evaluation_encoder, model.policy.mean, model.policy.std)
-    shapes = getattr(model, "input_shape", None), getattr(model, "output_shape", None)
-    if [len(shape) if isinstance(shape, tuple) else 0 for shape in shapes] != [4, 2]:
-        raise ValueError(f"Expected an encoder from images [B, H, W, C] to features [B, F], found {shapes}.")
-    return model
-
-
-def is_bare(model: keras.Model) -> bool:
-    """Whether a model is a network of `build_encoder`, or of the converter, without the preprocessing of pixels."""
-    return any(layer.name == "stem_conv" for layer in model.layers) and not any(
-        isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)) for layer in model.layers
-    )
-
-
-def sides_seen(model: keras.Model) -> tuple[int | None, int | None, int]:
-    """Returns (height, width, channels) of the images that the network itself sees, after any resizing."""
-    resize = _resize_before(model)
-    height, width = model.input_shape[1:3] if resize is None else resize.size
-    return height, width, model.input_shape[-1]
-
-
-def resizer(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns what makes images of any size fit into one batch: from [H, W, C] to float32 of `sides_seen`.
-
-    The model makes of them what it makes of the images themselves: it resizes them to the size that they have. Images
-    for a model of any size stay as they are; those for one of a fixed size are resized (bilinear).
-    """
-    resize = _resize_before(model)
-    height, width = model.input_shape[1:3]
-
-    def fit(image):
-        image = tf.cast(image, tf.float32)[tf.newaxis]
-        if resize is not None:
-            image = resize(image)
-        elif (height, width) != (None, None):
-            free = tf.shape(image)[1:3]
-            image = tf.image.resize(image, (height or free[0], width or free[1]))
-        return image[0]
-
-    return fit
-
-
-def _resize_before(model: keras.Model) -> Any:
-    """The operation by which a model resizes images of any size before anything but normalising them, or None."""
-    if not compat.is_functional(model) or model.input_shape[1:3] != (None, None):
-        return None
-    if not tf.as_dtype(model.inputs[0].dtype).is_floating:  # whole numbers are rounded after it
-        return None
-    operation = compat.only_reader(compat.layer_before(model.inputs[0]))
-    # The weights of an interpolation sum to 1, so that it may come before or after.
-    if type(operation) is keras.layers.Rescaling:
-        operation = compat.only_reader(operation)
-    # By its kind: the name is "resize_1" for the second network of a process. Padding is no interpolation.
-    if type(operation).__name__ != "Resize" or operation.pad_to_aspect_ratio:
-        return None
-    return operation
-
-
-def check_images(images: Any, shape: tuple[int | None, ...]) -> None:
-    """Checks a batch of images, uint8 or float in [0, 255].
+    Its ``.keras`` file (`save`) is that of a plain functional model, which loads where keras_sslhsic is not installed;
+    `load_pretrained` reads the spec in it too.
 
     Args:
-        images: array or eager tensor [B, H, W, C].
-        shape: (height, width, channels) that they must have; None in a place is free.
+        inputs: symbolic images.
+        outputs: symbolic features.
+        spec: what it reads and gives.
+        name: of the model.
+
+    Attributes:
+        spec: `EncoderSpec`.
+        entry: `zoo.registry.Entry` of what `load_pretrained` loaded; None where nothing is known of it.
+        measured: `encoder_hash` of the weights that the metrics of the entry belong to.
 
     Raises:
-        ValueError: for something else than an array, another shape, an empty batch, or values that are no real numbers, NaN
-            or Inf.
+        ValueError: if it does not map images to features, or the spec is of another model.
     """
-    if not hasattr(images, "dtype"):
-        raise ValueError(
-            f"Expected an array of images [B, H, W, C], found a {type(images).__name__}: np.stack(images)."
-        )
-    dtype = tf.as_dtype(images.dtype)
-    if not (dtype.is_floating or dtype.is_integer):
-        raise ValueError(f"Expected images of uint8, or of floats in [0, 255], found {dtype.name}.")
-    found = np.shape(images)
-    fits = len(found) == 4 and all(want in (None, side) for want, side in zip(shape, found[1:], strict=True))
-    if not fits:
-        sides = (name if side is None else str(side) for name, side in zip("HWC", shape, strict=True))
-        raise ValueError(
-            f"Expected images [B, {', '.join(sides)}], found shape {list(found)}.{_hint(found, shape)}"
-        )
-    if 0 in found:
-        raise ValueError(f"The batch of images is empty: shape {list(found)}.")
-    if not dtype.is_floating:
-        return
-    low, high = float(np.min(images)), float(np.max(images))
-    if not np.isfinite([low, high]).all():  # NaN and Inf reach the extremes
-        raise ValueError("The images hold NaN or Inf.")
-    if low >= -1 and 0 < high <= 1:
-        warnings.warn(
-            f"The images lie in [{low:.3g}, {high:.3g}], but the encoder expects [0, 255]: multiply by 255.",
-            stacklevel=3,
-        )
+
+    def __init__(self, inputs: Any, outputs: Any, spec: EncoderSpec, name: str | None = None) -> None:
+        super().__init__(inputs, outputs, name=name)
+        self.spec = spec
+        self.entry: Any = None
+        self.measured: str | None = None
+        found = (*self.input_shape[1:], self.output_shape[-1])
+        if found != (*spec.shape, spec.feature_size):
+            raise ValueError(
+                f"(height, width, channels, features) are {found}, and in the spec {(*spec.shape, spec.feature_size)}."
+            )
+        network = {layer.name: layer for layer in self.layers}.get(spec.network)
+        layers = {layer.name for layer in network.layers} if isinstance(network, keras.Model) else set()
+        if missing := {stage.layer for stage in spec.stages.values()} - layers:
+            raise ValueError(f"The spec has stages of layers that the network has not: {sorted(missing)}.")
+
+    def __call__(self, images: Any, *args: Any, **kwargs: Any) -> Any:
+        """Computes the features, float32 [B, F], of images [B, H, W, C], uint8 or float in [0, 255]."""
+        if not keras.utils.is_keras_tensor(images):
+            check_images(images, self.spec.shape)
+        return super().__call__(images, *args, **kwargs)
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """As `keras.Model.predict`."""
+        if isinstance(x, tf.data.Dataset):
+            images, _ = labelled_batch(x.element_spec)
+            check_images(images, self.spec.shape)
+            for batch in x.take(1) if images.dtype.is_floating else ():
+                check_images(labelled_batch(batch)[0], self.spec.shape)
+        elif isinstance(x, (np.ndarray, tf.Tensor)):
+            check_images(x, self.spec.shape)
+        return super().predict(x, *args, **kwargs)
+
+    def maps(self) -> keras.Model:
+        """Returns a model from images in [0, 255] to the maps of the stages, with this encoder's weights.
+
+        Returns:
+            keras.Model from images [B, H, W, C] to {"P<k>": float32 [B, h, w, channels] of stride 2^k}, strides in
+            pixels of what the network sees (`spec.shape_seen`).
+
+        Raises:
+            ValueError: if the stages are not known.
+
+        Example:
+            >>> list(encoder.maps()(images_uint8))
+            ['P2', 'P3', 'P4', 'P5']
+        """
+        if not self.spec.stages:
+            raise ValueError(
+                f"The stages of {self.name!r} are not known: put its network, which reads normalised pixels, into "
+                "encoders.with_preprocessing."
+            )
+        network = self.get_layer(self.spec.network)
+        images = keras.Input(self.spec.shape, dtype="float32", name="image")
+        found = {name: network.get_layer(stage.layer).output for name, stage in self.spec.stages.items()}
+        computed = keras.Model(network.inputs, found)(preprocess(images, self.spec))
+        outputs = {name: keras.layers.Identity(dtype="float32", name=name)(computed[name]) for name in found}
+        return keras.Model(images, outputs, name=f"{self.name}_maps")
+
+    def plain(self) -> keras.Model:
+        """The same layers and weights as a functional model of Keras's own."""
+        return keras.Model(self.inputs[0], self.outputs[0], name=self.name)
+
+    def archive(self, note: Mapping[str, Any] | None = None) -> bytes:
+        """What `save` writes; the note is kept beside the spec."""
+        return compat.archive(self.plain(), {**(note or {}), "spec": self.spec.to_dict()})
+
+    def save(self, filepath: str | os.PathLike, overwrite: bool = True) -> None:
+        """Writes ``NAME.keras``: a plain functional model, and the spec beside it.
+
+        Raises:
+            ValueError: for another ending.
+            FileExistsError: if the file is there and `overwrite` is false.
+            OSError: if it cannot be written; the message names it.
+        """
+        if not os.fspath(filepath).endswith(".keras"):
+            raise ValueError(f"An encoder is saved to NAME.keras, found {files.display(filepath)}.")
+        if not overwrite and os.path.exists(filepath):
+            raise FileExistsError(f"{files.display(filepath)} is there already: choose another name.")
+        files.write_bytes(filepath, self.archive())
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs, for copies: `save` writes a plain model."""
+        return {"model": keras.saving.serialize_keras_object(self.plain()), "spec": self.spec.to_dict()}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> "Encoder":
+        """Makes an encoder of what `get_config` gives."""
+        model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
+        return cls(model.inputs[0], model.outputs[0], EncoderSpec.from_dict(config["spec"]), model.name)
 
 
-def _hint(found: tuple[int, ...], shape: tuple[int | None, ...]) -> str:
-    if len(found) == 3 and found[-1] == shape[-1]:
-        return " For a single image add a batch axis: image[None]."
-    if len(found) == 4 and found[-1] == 1 and shape[-1] == 3:
-        return " For grayscale images repeat the channel: np.repeat(images, 3, axis=-1)."
-    if len(found) == 4 and found[-1] == 4 and shape[-1] == 3:
-        return " Drop the alpha channel: images[..., :3]."
-    return ""
+@runtime_checkable
+class TrainsEncoder(Protocol):
+    """A model that trains an encoder: `training.Trainer`."""
+
+    def serving_encoder(self) -> Encoder:
+        """The encoder to evaluate and to keep, which reads images in [0, 255]."""
+        ...
+
+
+def encoder_of(model: Any) -> Encoder:
+    """Returns the encoder that a model is, or trains.
+
+    Args:
+        model: an `Encoder`; a model that trains one; or any functional or sequential keras.Model from images [B, H, W,
+            C] in [0, 255] to features [B, F].
+
+    Raises:
+        ValueError: if it is none of these, or a network that reads normalised pixels.
+    """
+    if isinstance(model, Encoder):
+        return model
+    if isinstance(model, TrainsEncoder):
+        return model.serving_encoder()
+    spec = unlabelled.spec_of(model)
+    return Encoder(model.inputs[0], model.outputs[0], spec, name=model.name)
+
+
+def with_preprocessing(
+    encoder: keras.Model,
+    mean: Sequence[float] | float,
+    std: Sequence[float] | float,
+    size: int | Sequence[int] | None = None,
+    antialias: bool = False,
+    name: str | None = None,
+) -> Encoder:
+    """Makes an encoder of a network: puts resizing and normalisation in front of it.
+
+    The result computes ``encoder((images / 255 - mean) / std)``. It is made of Keras's own layers alone, so
+    its ``.keras`` file loads, and its exports run, where keras_sslhsic is not installed.
+
+    Args:
+        encoder: keras.Model from normalised float images [B, H, W, C] to features [B, F]; its weights are
+            shared.
+        mean: mean of each channel, of pixels in [0, 1]; one number or C of them.
+        std: standard deviation of each channel, of pixels in [0, 1]; positive.
+        size: side, or (height, width), that images are resized to (bilinear, aspect ratio not kept). None
+            leaves them as they are.
+        antialias: whether shrinking averages over all the pixels it covers. Off by default, as in the
+            preprocessing that the released networks were trained and evaluated with; LiteRT and ONNX cannot
+            express it.
+        name: name of the model; by default the encoder's.
+
+    Returns:
+        `Encoder` from images [B, H, W, C], uint8 or float in [0, 255], to float32 features [B, F]. With
+        `size`, H and W are free.
+
+    Raises:
+        ValueError: if `encoder` does not read images, or `mean` and `std` do not fit its channels.
+
+    Example:
+        >>> model = with_preprocessing(encoder, mean=0.286, std=0.353)
+        >>> features = model(images_uint8)
+    """
+    shape = encoder.input_shape
+    if not isinstance(shape, tuple) or len(shape) != 4:
+        raise ValueError(f"The encoder must read images [B, H, W, C], found input shape {shape}.")
+    height, width, channels = shape[1:] if size is None else (None, None, shape[-1])
+    means, stds = per_channel(mean, channels, "mean"), per_channel(std, channels, "std")
+    if not all(value > 0 for value in stds):
+        raise ValueError(f"std must be positive, found {list(stds)}.")
+    resize = None if size is None else (size, size) if isinstance(size, int) else (size[0], size[1])
+    spec = EncoderSpec(
+        height, width, channels, encoder.output_shape[-1], resize, antialias, means, stds, encoder.name,
+        find_stages(encoder),
+    )  # fmt: skip
+    images = keras.Input(spec.shape, dtype="float32", name="image")
+    features = encoder(preprocess(images, spec))
+    features = keras.layers.Identity(dtype="float32", name="float32")(features)
+    return Encoder(images, features, spec, name or encoder.name)
+
+
+def encoder_hash(encoder: Any) -> str:
+    """16 hexadecimal digits that identify an encoder's structure and weights.
+
+    Raises:
+        ValueError: for a plain function, whose weights cannot be seen.
+    """
+    if not isinstance(encoder, keras.Model):
+        raise ValueError(
+            f"Only a keras.Model can be identified by its weights, found {type(encoder).__name__}."
+        )
+    digest = hashlib.sha256()
+    # Names that Keras numbers anew in every process are no part of the structure.
+    digest.update(repr([(type(layer).__name__, _settings(layer)) for layer in encoder.layers]).encode())
+    for weight in encoder.weights:
+        value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
+        digest.update(f"{value.dtype}{value.shape}".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _settings(layer: keras.Layer) -> dict[str, Any]:
+    unnamed = ("name", "layers", "build_config", "trainable")
+    return {key: value for key, value in layer.get_config().items() if key not in unnamed}

@@ -1,5 +1,7 @@
 """Batch normalisation folded into the convolutions before it, for inference."""
 
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -33,7 +35,7 @@ def fold_batch_norm(network: keras.Model) -> keras.Model:
     }
     biased = {conv.name for conv in folded.values()}
 
-    def copy(layer):
+    def copy(layer: Any) -> Any:
         if isinstance(layer, keras.Model):
             return fold_batch_norm(layer)
         if layer.name in folded:
@@ -46,7 +48,7 @@ def fold_batch_norm(network: keras.Model) -> keras.Model:
             changed["use_bias"] = True
         return type(layer).from_config(config | changed)
 
-    def call(layer, inputs, *args, **kwargs):
+    def call(layer: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         return inputs if layer.name in folded else layer(inputs, *args, **kwargs)
 
     clone = keras.models.clone_model(network, clone_function=copy, call_function=call)
@@ -58,7 +60,7 @@ def fold_batch_norm(network: keras.Model) -> keras.Model:
     return clone
 
 
-def _convolution_before(layer):
+def _convolution_before(layer: Any) -> keras.layers.Conv2D | None:
     """The convolution that a layer can be folded into, or None."""
     if type(layer) is not keras.layers.BatchNormalization or compat.uses(layer)[0] != 1:
         return None
@@ -71,7 +73,7 @@ def _convolution_before(layer):
     return before if last and exact else None
 
 
-def _folded(convolution, bn) -> list[np.ndarray]:
+def _folded(convolution: keras.layers.Conv2D, bn: keras.layers.BatchNormalization) -> list[np.ndarray]:
     """[kernel, bias] of both layers together, computed in float64."""
     kernel, *bias = (np.asarray(weight, np.float64) for weight in convolution.get_weights())
     mean, variance = (np.asarray(v, np.float64) for v in (bn.moving_mean, bn.moving_variance))

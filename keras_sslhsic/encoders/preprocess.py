@@ -1,74 +1,57 @@
-"""Preprocessing inside the model: from the pixels people have to the features people want."""
+"""Preprocessing inside the model: from the pixels people have to what a network reads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
+import tensorflow as tf
+
+from keras_sslhsic.encoders.spec import EncoderSpec
 
 
-def with_preprocessing(
-    encoder: keras.Model,
-    mean: Sequence[float] | float,
-    std: Sequence[float] | float,
-    size: int | Sequence[int] | None = None,
-    antialias: bool = False,
-    name: str | None = None,
-) -> keras.Model:
-    """Puts resizing and normalisation in front of an encoder.
-
-    The result computes ``encoder((images / 255 - mean) / std)``. It is made of Keras's own layers alone, so
-    its ``.keras`` file loads, and its exports run, where keras_sslhsic is not installed.
-
-    Args:
-        encoder: keras.Model from normalised float images [B, H, W, C] to features [B, F]; its weights are
-            shared.
-        mean: mean of each channel, of pixels in [0, 1]; one number or C of them.
-        std: standard deviation of each channel, of pixels in [0, 1]; positive.
-        size: side, or (height, width), that images are resized to (bilinear, aspect ratio not kept). None
-            leaves them as they are.
-        antialias: whether shrinking averages over all the pixels it covers. Off by default, as in the
-            preprocessing that the released networks were trained and evaluated with; LiteRT and ONNX cannot
-            express it.
-        name: name of the model; by default the encoder's.
-
-    Returns:
-        keras.Model from images [B, H, W, C], uint8 or float in [0, 255], to float32 features [B, F]. With
-        `size`, H and W are free.
-
-    Raises:
-        ValueError: if `encoder` does not read images, or `mean` and `std` do not fit its channels.
-
-    Example:
-        >>> model = with_preprocessing(encoder, mean=0.286, std=0.353)
-        >>> features = model(images_uint8)
-    """
-    shape = encoder.input_shape
-    if not isinstance(shape, tuple) or len(shape) != 4:
-        raise ValueError(f"The encoder must read images [B, H, W, C], found input shape {shape}.")
-    channels = shape[-1]
-    means, stds = _per_channel(mean, channels, "mean"), _per_channel(std, channels, "std")
-    if not np.all(stds > 0):
-        raise ValueError(f"std must be positive, found {stds.tolist()}.")
-
-    images = keras.Input(shape[1:] if size is None else (None, None, channels), dtype="float32", name="image")
+def preprocess(images: keras.KerasTensor, spec: EncoderSpec) -> keras.KerasTensor:
+    """Normalises and resizes symbolic images [B, H, W, C] in [0, 255], with Keras's own layers."""
+    means, stds = np.array(spec.mean), np.array(spec.std)
     # Normalised first: resizing rounds integer images to integers. float32 throughout: a half-precision
     # policy must not round the pixels.
     x = keras.layers.Rescaling(
         (1 / (255 * stds)).tolist(), (-means / stds).tolist(), dtype="float32", name="normalize"
     )(images)
-    if size is not None:
-        size = (size, size) if isinstance(size, int) else tuple(size)
-        # Not keras.layers.Resizing: its default training=True reaches the layers after it (Keras 3.15), and
-        # BatchNormalization would normalise by the batch.
-        x = keras.ops.image.resize(x, size, interpolation="bilinear", antialias=antialias)
-    features = keras.layers.Identity(dtype="float32", name="float32")(encoder(x))
-    return keras.Model(images, features, name=name or encoder.name)
+    if spec.resize is None:
+        return x
+    # Not keras.layers.Resizing: its default training=True reaches the layers after it (Keras 3.15), and
+    # BatchNormalization would normalise by the batch.
+    return keras.ops.image.resize(x, spec.resize, interpolation="bilinear", antialias=spec.antialias)
 
 
-def _per_channel(value, channels: int, what: str) -> np.ndarray:
-    value = np.asarray(value, np.float64)
-    if value.ndim > 1 or value.size not in (1, channels):
+def resizer(spec: EncoderSpec) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns what makes images of any size fit into one batch: from [H, W, C] to float32 of `spec.shape_seen`.
+
+    The encoder makes of them what it makes of the images themselves: it resizes them to the size that they have. Images
+    for an encoder of any size stay as they are; those for one of a fixed size are resized (bilinear).
+    """
+    height, width, _ = spec.shape_seen
+
+    def fit(image: tf.Tensor) -> tf.Tensor:
+        image = tf.cast(image, tf.float32)
+        if (height, width) == (None, None):
+            return image
+        free = tf.shape(image)
+        # The weights of an interpolation sum to 1, so that it may come before normalising or after.
+        return tf.image.resize(image, (height or free[0], width or free[1]), antialias=spec.antialias)
+
+    return fit
+
+
+def per_channel(value: Sequence[float] | float, channels: int, what: str) -> tuple[float, ...]:
+    """One number for each channel.
+
+    Raises:
+        ValueError: if there are neither as many nor one.
+    """
+    array = np.asarray(value, np.float64)
+    if array.ndim > 1 or array.size not in (1, channels):
         raise ValueError(
-            f"{what} must have 1 or {channels} values for {channels} channels, found {value.tolist()}."
+            f"{what} must have 1 or {channels} values for {channels} channels, found {array.tolist()}."
         )
-    return np.broadcast_to(value, (channels,))
+    return tuple(np.broadcast_to(array, (channels,)).tolist())

@@ -6,11 +6,12 @@ normalisation with decay 0.9 and epsilon 1e-5. ``keras.applications`` differs in
 epsilon, so it cannot hold these weights.
 """
 
-import difflib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
+
+from keras_sslhsic.registries import Registry
 
 BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5, "synchronized": True}
 WIDEST_VECTOR = 16  # float32 numbers in a register of AVX-512; those of AVX2 hold 8
@@ -28,7 +29,7 @@ class Architecture(NamedTuple):
     def scaled(self, width: float) -> "Architecture":
         """Returns the same network with every channel count multiplied by `width`, rounded, at least 1."""
 
-        def scale(channels):
+        def scale(channels: int) -> int:
             return max(1, round(width * channels))
 
         return self._replace(
@@ -40,13 +41,12 @@ _R18 = Architecture((2, 2, 2, 2), (64, 128, 256, 512), bottleneck=False)
 _R50 = Architecture((3, 4, 6, 3), (256, 512, 1024, 2048), bottleneck=True)
 _R200 = Architecture((3, 24, 36, 3), (256, 512, 1024, 2048), bottleneck=True)
 
-ARCHITECTURES: dict[str, tuple[Architecture, int]] = {
-    "r18_1x": (_R18, 1),
-    "r50_1x": (_R50, 1),
-    "r50_2x": (_R50, 2),
-    "r50_4x": (_R50, 4),
-    "r200_2x": (_R200, 2),
-}
+ARCHITECTURES: Registry[tuple[Architecture, int]] = Registry("encoder")
+ARCHITECTURES.add("r18_1x", (_R18, 1))
+ARCHITECTURES.add("r50_1x", (_R50, 1))
+ARCHITECTURES.add("r50_2x", (_R50, 2))
+ARCHITECTURES.add("r50_4x", (_R50, 4))
+ARCHITECTURES.add("r200_2x", (_R200, 2))
 
 
 def architecture(name: str, width: float | None = None) -> Architecture:
@@ -59,10 +59,6 @@ def architecture(name: str, width: float | None = None) -> Architecture:
     Raises:
         ValueError: if the name is unknown (the nearest one is suggested) or `width` is not positive.
     """
-    if name not in ARCHITECTURES:
-        nearest = difflib.get_close_matches(str(name), ARCHITECTURES, n=1, cutoff=0.4)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        raise ValueError(f"Unknown encoder {name!r}; expected one of {', '.join(ARCHITECTURES)}.{hint}")
     base, named_width = ARCHITECTURES[name]
     if width is not None and not width > 0:
         raise ValueError(f"width must be positive, found {width}.")
@@ -131,7 +127,7 @@ def resnet(
     return keras.Model(images, features, name=name)
 
 
-def _stem(images, channels: int, stem: str):
+def _stem(images: keras.KerasTensor, channels: int, stem: str) -> keras.KerasTensor:
     if stem == "small":
         return _conv_bn_relu(images, channels, 3, 1, "stem")
     if stem == "imagenet":
@@ -140,13 +136,15 @@ def _stem(images, channels: int, stem: str):
     raise ValueError(f"stem must be 'imagenet' or 'small', found {stem!r}.")
 
 
-def _conv_bn_relu(x, channels, size, stride, prefix, suffix=""):
+def _conv_bn_relu(
+    x: keras.KerasTensor, channels: int, size: int, stride: int, prefix: str, suffix: str = ""
+) -> keras.KerasTensor:
     x = _conv(x, channels, size, stride, f"{prefix}_conv{suffix}")
     x = keras.layers.BatchNormalization(name=f"{prefix}_bn{suffix}", **BATCH_NORM)(x)
     return keras.layers.ReLU(name=f"{prefix}_relu{suffix}")(x)
 
 
-def _conv(x, channels, size, stride, name):
+def _conv(x: keras.KerasTensor, channels: int, size: int, stride: int, name: str) -> keras.KerasTensor:
     return keras.layers.Conv2D(
         channels,
         size,
@@ -158,7 +156,9 @@ def _conv(x, channels, size, stride, name):
     )(x)
 
 
-def _block(x, channels, stride, bottleneck, project, name):
+def _block(
+    x: keras.KerasTensor, channels: int, stride: int, bottleneck: bool, project: bool, name: str
+) -> keras.KerasTensor:
     shortcut = x
     if project:
         step = stride

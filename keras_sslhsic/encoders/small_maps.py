@@ -4,6 +4,9 @@ The last groups of a network see maps of one or two pixels when images are small
 padding alone, and a convolution, forward and backward, spends its time on products with zero.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -41,7 +44,7 @@ def placement(size: int, kernel: int, stride: int) -> np.ndarray:
     return (pixel == output * stride - before + tap).astype(np.float32)
 
 
-def _fits(layer) -> bool:
+def _fits(layer: keras.layers.Conv2D) -> bool:
     return (layer.padding, layer.dilation_rate, layer.groups, layer.data_format) == (
         "same",
         (1, 1),
@@ -50,8 +53,8 @@ def _fits(layer) -> bool:
     )
 
 
-def _operation(convolution, strides):
-    def operation(inputs, kernel):
+def _operation(convolution: Callable, strides: tuple[int, int]) -> Callable[[tf.Tensor, Any], tf.Tensor]:
+    def operation(inputs: tf.Tensor, kernel: Any) -> tf.Tensor:
         (height, width), taps = inputs.shape[1:3], kernel.shape[:2]
         if height is None or width is None or height >= taps[0] or width >= taps[1]:
             return convolution(inputs, kernel)
@@ -60,7 +63,7 @@ def _operation(convolution, strides):
     return operation
 
 
-def _multiply(inputs, kernel, strides):
+def _multiply(inputs: tf.Tensor, kernel: tf.Tensor, strides: tuple[int, int]) -> tf.Tensor:
     """[B, H, W, C] by [kernel, kernel, C, F] to [B, H', W', F]: one product of [B, H W C] and [H W C, H' W' F]."""
     height, width, channels = inputs.shape[1:]
     features = kernel.shape[-1]

@@ -1,41 +1,21 @@
-"""Evaluations of a representation. Each needs only an encoder: a model or function from images to vectors."""
+"""Evaluations of a representation. Each needs only an encoder: a model or function from images to features."""
 
-from keras_sslhsic.evaluation.benchmark import benchmark_bundled, compare
-from keras_sslhsic.evaluation.features import encoder_hash, extract_features, extract_labelled_features
-from keras_sslhsic.evaluation.finetune import FinetuneRecipe, FinetuneResult, finetune
-from keras_sslhsic.evaluation.images import Images
-from keras_sslhsic.evaluation.knn import KNNResult, knn
-from keras_sslhsic.evaluation.linear import LinearResult, linear, linear_features
-from keras_sslhsic.evaluation.logistic import LogisticResult, logistic_regression
-from keras_sslhsic.evaluation.protocols import PROTOCOLS, evaluate
-from keras_sslhsic.evaluation.report import report
-from keras_sslhsic.evaluation.results import Result
-from keras_sslhsic.evaluation.splits import labelled_splits
-from keras_sslhsic.evaluation.transfer import TransferSet, transfer, transfer_finetune
-
-__all__ = [
-    "PROTOCOLS",
-    "FinetuneRecipe",
-    "FinetuneResult",
-    "Images",
-    "KNNResult",
-    "LinearResult",
-    "LogisticResult",
-    "Result",
-    "TransferSet",
-    "benchmark_bundled",
-    "compare",
-    "encoder_hash",
-    "evaluate",
-    "extract_features",
-    "extract_labelled_features",
-    "finetune",
-    "knn",
-    "labelled_splits",
-    "linear",
-    "linear_features",
-    "logistic_regression",
-    "report",
-    "transfer",
-    "transfer_finetune",
-]
+from keras_sslhsic.encoders import encoder_hash as encoder_hash
+from keras_sslhsic.evaluation.extraction import extract_features as extract_features
+from keras_sslhsic.evaluation.extraction import extract_labelled_features as extract_labelled_features
+from keras_sslhsic.evaluation.fine_tuning import FinetuneRecipe as FinetuneRecipe
+from keras_sslhsic.evaluation.fine_tuning import finetune as finetune
+from keras_sslhsic.evaluation.images import Split as Split
+from keras_sslhsic.evaluation.linear_evaluation import linear as linear
+from keras_sslhsic.evaluation.linear_evaluation import linear_features as linear_features
+from keras_sslhsic.evaluation.logistic import logistic_regression as logistic_regression
+from keras_sslhsic.evaluation.neighbours import knn as knn
+from keras_sslhsic.evaluation.protocol import PROTOCOLS as PROTOCOLS
+from keras_sslhsic.evaluation.protocol import Protocol as Protocol
+from keras_sslhsic.evaluation.protocol import register as register
+from keras_sslhsic.evaluation.reporting import report as report
+from keras_sslhsic.evaluation.results import Result as Result
+from keras_sslhsic.evaluation.settings import Setting as Setting
+from keras_sslhsic.evaluation.transfer_sets import TransferSet as TransferSet
+from keras_sslhsic.evaluation.transfer_sets import transfer as transfer
+from keras_sslhsic.evaluation.transfer_sets import transfer_finetune as transfer_finetune

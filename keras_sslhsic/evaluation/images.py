@@ -1,34 +1,28 @@
-"""Labelled images that are read one by one, by their number: from an array, files, or records of TFDS.
+"""Labelled images: arrays, datasets of batches, or a `Split`, which is read image by image.
 
 What a protocol draws (hold-outs, shares of the labels, the order of an epoch, crops) is drawn by number and seed, so a
 folder gives what the same images give as an array.
 """
 
 import dataclasses
-import functools
-import struct
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
-from etils import epath
 
 from keras_sslhsic import checks
 from keras_sslhsic.data import decode
-from keras_sslhsic.data.broken import BrokenFiles
-from keras_sslhsic.data.folder import class_labels, list_images
 from keras_sslhsic.data.order import Order
-from keras_sslhsic.data.tfds import SPLITS, prepared_builder
+from keras_sslhsic.encoders.checks import labelled_batch
+from keras_sslhsic.evaluation.checks import check_labels
 from keras_sslhsic.evaluation.crops import resize_then_crop
 
 _GROUP = 16  # images a call of Python, which by itself takes as long as a small image
 
 
 @dataclasses.dataclass(frozen=True)
-class Images:
+class Split:
     """Labelled images, and how they are cropped.
 
     Attributes:
@@ -53,14 +47,14 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def part(self, rows: np.ndarray) -> "Images":
+    def part(self, rows: np.ndarray) -> "Split":
         """The images of these numbers, int [n]."""
         return dataclasses.replace(self, read=lambda i: self.read(int(rows[i])), labels=self.labels[rows])
 
-    def __add__(self, other: "Images") -> "Images":
+    def __add__(self, other: "Split") -> "Split":
         """These images, and after them the others."""
 
-        def read(number):
+        def read(number: int) -> np.ndarray | None:
             return self.read(number) if number < len(self) else other.read(number - len(self))
 
         return dataclasses.replace(self, read=read, labels=np.concatenate([self.labels, other.labels]))
@@ -77,7 +71,7 @@ class Images:
             (images [B, *shape], labels [B] or [B, K]): uint8, or float32 in [0, 255] where they are resized.
         """
 
-        def example(_, number):
+        def example(_: int, number: int) -> tuple[np.ndarray, int] | None:
             pixels = self.read(number)
             return None if pixels is None else (self._test_crop(pixels), number)
 
@@ -102,7 +96,7 @@ class Images:
         """
         size = self.shape[0]
 
-        def example(epoch, number):
+        def example(epoch: int, number: int) -> tuple[np.ndarray, int] | None:
             rng = np.random.default_rng((seed, epoch, number))
             for row in (*range(number, len(self)), *range(number)):
                 if (pixels := self.read(row)) is not None:
@@ -123,17 +117,19 @@ class Images:
         examples = self._examples(numbers, example, shape, short_side)
         return examples.batch(batch_size, drop_remainder=True).prefetch(2)
 
-    def _test_crop(self, pixels):
+    def _test_crop(self, pixels: np.ndarray) -> np.ndarray:
         if self.short_side is None:
             return pixels
         with tf.device("CPU"):
             return resize_then_crop(pixels, self.shape[0], self.short_side).numpy()
 
-    def _examples(self, numbers, example, shape, short_side):
+    def _examples(
+        self, numbers: tf.data.Dataset, example: Callable, shape: tuple[int, ...], short_side: int | None
+    ) -> tf.data.Dataset:
         """The dataset of (image, label) that `example` makes of (epoch, number) as (image, number of the label)."""
         kind = np.uint8 if short_side is None else np.float32
 
-        def group(epochs, rows):
+        def group(epochs: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             found = [example(int(e), int(n)) for e, n in zip(epochs, rows, strict=True)]
             images, chosen = [[pair[i] for pair in found if pair is not None] for i in (0, 1)]
             for image in images:
@@ -143,7 +139,7 @@ class Images:
                     )
             return np.array(images, kind).reshape(-1, *shape), self.labels[np.array(chosen, int)]
 
-        def call(epochs, rows):
+        def call(epochs: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             images, labels = tf.numpy_function(
                 group, [epochs, rows], [kind, tf.as_dtype(self.labels.dtype)], stateful=False
             )
@@ -154,125 +150,76 @@ class Images:
         return numbers.batch(_GROUP).map(call, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
 
 
-def of_arrays(images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | None = None) -> Images:
+def of_arrays(images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | None = None) -> Split:
     """Images uint8 [N, H, W, C] of the size that the encoder takes, and labels int64 [N] or bool [N, K]."""
-    return Images(images.__getitem__, labels, images.shape[1:], None, class_names)
+    return Split(images.__getitem__, labels, images.shape[1:], None, class_names)
 
 
-def of_folder(
-    path: str | Path, *, size: int, short_side: int, channels: int = 3, max_broken: float = 0.01
-) -> Images:
-    """The images of a folder that has a sub-folder a class.
+# (images uint8 [N, H, W, C], labels int [N]); images that are read one by one; or a finite dataset of batches (images,
+# labels) or {"image", "label"}.
+Labelled: TypeAlias = tuple[np.ndarray, np.ndarray] | Split | tf.data.Dataset
 
-    Args:
-        path: the folder.
-        size: side of crops.
-        short_side: see `Images`.
-        channels: 1, 3 or 4.
-        max_broken: share of the files that may be broken; `broken_images.log` names them.
+ENCODING_BATCH = 256  # images that an encoder sees at once
+
+
+def arrays(data: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of `data`, which must be a pair of arrays.
 
     Raises:
-        FileNotFoundError: if there is no such folder, or no image in it.
-        ValueError: if it has no two sub-folders with images. While images are read, `TooManyBrokenFiles`.
+        ValueError: if it is not, or the labels do not fit the images.
     """
-    decode.check_channels(channels)
-    files = list_images(path)
-    classes = class_labels(path, files)
-    if classes is None:
-        raise ValueError(f"{path} has no two sub-folders of images to take classes from.")
-    broken = BrokenFiles(len(files), "skip", max_broken, "broken_images.log")
-
-    def read(number):
-        try:
-            return decode.decode(Path(files[number]).read_bytes(), channels)
-        except (OSError, decode.DecodeError) as error:
-            broken.report(files[number], error)
-            return None
-
-    return Images(read, classes[0], (size, size, channels), short_side, classes[1])
+    if not (isinstance(data, tuple | list) and len(data) == 2):
+        raise ValueError(f"{name} must be (images, labels) here, found {type(data).__name__}.")
+    images = np.asanyarray(data[0])
+    return images, check_labels(data[1], len(images), f"{name} labels")
 
 
-def of_tfds(
-    name: str,
-    split: str,
-    *,
-    size: int,
-    short_side: int,
-    channels: int = 3,
-    data_dir: str | Path | None = None,
-    label_key: str = "label",
-) -> Images:
-    """The images of a split of TensorFlow Datasets that has been prepared.
+def images_of(data: Labelled, name: str) -> Split | tf.data.Dataset:
+    """Arrays as `Split`; others as they are."""
+    return data if isinstance(data, Split | tf.data.Dataset) else of_arrays(*arrays(data, name))
 
-    Its files are read once at the beginning, for the labels and the places of the records.
+
+def count_classes(splits: Mapping[str, Any], given: int | None = None) -> int | None:
+    """The number of classes that folders and data sets of TFDS know by name; else the given one.
 
     Args:
-        name: of the data set.
-        split: any TFDS split, or those of `data.tfds.SPLITS`.
-        size: side of crops.
-        short_side: see `Images`.
-        channels: 1, 3 or 4.
-        data_dir: where the data set was prepared.
-        label_key: name of the feature: a class, or a sequence of classes for images that may have several.
+        splits: the data by name.
+        given: the number that was asked for, or None.
 
     Raises:
-        FileNotFoundError: if the data set is not prepared; says how to.
-        ValueError: if it has no such feature or split. Images that cannot be decoded raise an error that names them.
+        ValueError: if two of them name other classes. Labels number the names, so they would mean others too. Or if
+            another number of classes is given than there are.
     """
-    decode.check_channels(channels)
-    builder = prepared_builder(name, data_dir)
-    features = builder.info.features
-    missing = {"image", label_key} - set(features)
-    if missing:
+    checks.integer("num_classes", given, 2, optional=True)
+    named = {
+        split: data.class_names
+        for split, data in splits.items()
+        if isinstance(data, Split) and data.class_names
+    }
+    first, expected = next(iter(named.items()), ("", ()))
+    for split, classes in named.items():
+        if classes != expected:
+            raise ValueError(
+                f"The classes of {first} and {split} are not the same: "
+                f"{', '.join(sorted(set(expected) ^ set(classes)))} in one of them alone. Labels number the classes of a "
+                "split: give both the same folders, with an image in each."
+            )
+    if named and given not in (None, len(expected)):
         raise ValueError(
-            f"{name} has no feature {' or '.join(map(repr, sorted(missing)))}, it has {sorted(features)}."
+            f"num_classes is {given}, but {first} has {len(expected)} classes, "
+            f"{', '.join(map(str, expected[:10]))}{' ...' if len(expected) > 10 else ''}: leave it out."
         )
-    info = builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
-    with ThreadPoolExecutor(8) as pool:
-        found = pool.map(functools.partial(_scan, label_key=label_key), info.file_instructions)
-        places, classes = zip(*(row for rows in found for row in rows), strict=True)
-    feature = features[label_key]
-    several = hasattr(feature, "feature")  # a sequence
-    if several:
-        labels = np.zeros([len(classes), feature.feature.num_classes], bool)
-        for row, own in zip(labels, classes, strict=True):
-            row[own] = True
-    else:
-        labels = np.array([own[0] for own in classes], np.int64)
-
-    def read(number):
-        file, start, length = places[number]
-        with epath.Path(file).open("rb") as stream:
-            stream.seek(start)
-            example = tf.train.Example.FromString(stream.read(length))
-        try:
-            return decode.decode(example.features.feature["image"].bytes_list.value[0], channels)
-        except decode.DecodeError as error:
-            raise decode.DecodeError(f"{name}, {split}, example {number}: {error}") from error
-
-    names = getattr(feature.feature if several else feature, "names", None)
-    return Images(read, labels, (size, size, channels), short_side, names)
+    for split, data in splits.items():
+        if given and isinstance(data, Split) and data.labels.ndim == 1 and data.labels.max() >= given:
+            raise ValueError(
+                f"num_classes is {given}, but the {split} labels go up to {data.labels.max()}: give at least "
+                f"{data.labels.max() + 1}."
+            )
+    return len(expected) if named else given
 
 
-def _scan(instruction, label_key):
-    """(file, start, length) and the classes of each record of a part of a TFRecord file.
-
-    A record is its length (8 bytes), a checksum (4), its bytes, a checksum (4).
-    """
-    rows, file = [], str(instruction.filename)
-    size = epath.Path(file).stat().length
-    with epath.Path(file).open("rb") as stream:
-        for number in range(instruction.skip + instruction.take):
-            head = stream.read(12)
-            start = stream.tell()
-            length = struct.unpack("<Q", head[:8])[0] if len(head) == 12 else size
-            if start + length + 4 > size:
-                raise ValueError(
-                    f"{file} is damaged or cut short at record {number}: prepare the data set again."
-                )
-            if number >= instruction.skip:
-                example = tf.train.Example.FromString(stream.read(length))
-                own = list(example.features.feature[label_key].int64_list.value)
-                rows.append(((file, start, length), own))
-            stream.seek(start + length + 4)
-    return rows
+def describe(data: Labelled) -> dict[str, Any]:
+    """What a record says of test images."""
+    if isinstance(data, tf.data.Dataset):
+        return {"image_size": labelled_batch(data.element_spec)[0].shape[1]}
+    return data.recipe() if isinstance(data, Split) else {"image_size": np.shape(data[0])[1]}

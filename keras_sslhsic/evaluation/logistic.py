@@ -2,39 +2,21 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.multiclass import OneVsRestClassifier
-from threadpoolctl import threadpool_limits
 
+from keras_sslhsic import checks
 from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.evaluation.checks import check_classes, check_features, check_labels
+from keras_sslhsic.evaluation.linear_evaluation import standardise
 from keras_sslhsic.evaluation.metrics import METRICS, check_metric, measure
+from keras_sslhsic.evaluation.protocol import encoding, register
 from keras_sslhsic.evaluation.results import Result
-from keras_sslhsic.evaluation.sweep import choose, tried
+from keras_sslhsic.evaluation.settings import ENCODING, SEED, Setting, natural, positive
+from keras_sslhsic.evaluation.sweep import choose, default_text, tried
 
 L2_GRID = tuple(np.logspace(-6, 5, 45).tolist())
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogisticResult(Result):
-    """Result of `logistic_regression`.
-
-    Attributes:
-        l2: the chosen penalty.
-        validation_value: the metric on the validation split with that penalty.
-        at_edge: ("l2",) if it is the smallest or the largest of the grid and the best alone.
-    """
-
-    protocol: ClassVar[str] = "logistic"
-
-    l2: float
-    validation_value: float
-    at_edge: tuple[str, ...] = ()
 
 
 def logistic_regression(
@@ -45,15 +27,15 @@ def logistic_regression(
     metric: str = "top1",
     l2_grid: Sequence[float] = L2_GRID,
     max_iter: int = 1000,
+    standardised: bool = False,
     seed: int = 0,
-) -> LogisticResult:
+) -> Result:
     """The paper's linear transfer: multinomial logistic regression, l2 chosen on a validation split.
 
     Minimises sum_n cross-entropy_n + l2 / 2 |W|^2 (scikit-learn's LogisticRegression with C = 1 / l2; the
     bias is not penalised) on the training split for every l2 of the grid, takes the best on the validation
     split, the largest of equals, and fits again on both splits (Kornblith et al. 2019, "Do Better ImageNet
-    Models Transfer Better?"). Features are used as they are: standardise them before if their
-    scales differ much.
+    Models Transfer Better?"). Features are used as they are, unless they are to be `standardised`.
 
     With metric "map11" labels are bool [N, C], each class has a regression of its own against the rest, and
     the metric is VOC2007's 11-point mean average precision.
@@ -65,10 +47,13 @@ def logistic_regression(
         metric: "top1", "mean_per_class" or "map11".
         l2_grid: penalties to choose from; by default 45, evenly spaced in the logarithm from 1e-6 to 1e5.
         max_iter: limit of L-BFGS iterations for each fit.
+        standardised: whether features are standardised by the training split.
         seed: of the split and the interval's resampling.
 
     Returns:
-        LogisticResult. The interval is Wilson's for top-1, bootstrapped for the others.
+        Result with `l2`, the chosen penalty; `validation_value`, the metric on the validation split with it; and `at_edge`,
+        ("l2",) if it is the smallest or the largest of the grid and the best alone. The interval is Wilson's for top-1,
+        bootstrapped for the others.
 
     Raises:
         ValueError: if features or labels are unusable (see `checks`), a class is in one split only, or the
@@ -81,6 +66,11 @@ def logistic_regression(
         1.0
     """
     check_metric(metric)
+    if standardised:
+        parts = [train, test] if isinstance(validation, float) else [train, test, validation]
+        scaled = standardise(*(np.asarray(features, np.float32) for features, _ in parts))
+        train, test, *own = [(x, labels) for x, (_, labels) in zip(scaled, parts, strict=True)]
+        validation = own[0] if own else validation
     train, test = _check(train, "train", metric), _check(test, "test", metric)
     if isinstance(validation, float):
         if metric == "map11":
@@ -111,21 +101,36 @@ def logistic_regression(
     fitted = tuple(np.concatenate(pair) for pair in zip(train, held, strict=True))
     _fit(final, l2, *fitted)
     value, interval = measure(metric, _scores(final, test[0]), test[1], seed)
-    return LogisticResult(
+    given = {"standardised": True} if standardised else {}
+    return Result(
+        protocol="logistic",
         value=value,
         interval=interval,
         num_test=len(test[1]),
         metric=metric,
         seed=seed,
         num_train=len(fitted[1]),
-        recipe={**tried(l2=penalties), "max_iter": max_iter, "held_out": len(held[1])},
-        l2=l2,
-        validation_value=chosen.value,
-        at_edge=chosen.at_edge,
+        recipe={**tried(l2=penalties), "max_iter": max_iter, "held_out": len(held[1]), **given},
+        details={"l2": l2, "validation_value": chosen.value, "at_edge": chosen.at_edge},
     )
 
 
-def _check(split, name, metric):
+_ARGUMENTS = {"l2": "l2_grid", "holdout": "validation"}
+register(
+    "logistic",
+    {
+        "l2": Setting(positive, "penalties to choose from", default_text(L2_GRID), several=True),
+        "max_iter": Setting(natural, "limit of L-BFGS iterations for each fit", "1000"),
+        "holdout": Setting(positive, "share of each class that is held out to choose on", "0.2"),
+        "standardised": Setting(checks.flag, "whether features are standardised", "False"),
+        **ENCODING,
+        **SEED,
+    },
+    arguments=lambda given: {_ARGUMENTS.get(name, name): value for name, value in encoding(given).items()},
+)(lambda x, y, xt, yt, **arguments: logistic_regression((x, y), (xt, yt), **arguments))
+
+
+def _check(split: Any, name: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
     features, labels = check_features(split[0], f"{name} features"), split[1]
     if metric != "map11":
         return features, check_labels(labels, len(features), f"{name} labels")
@@ -140,14 +145,19 @@ def _check(split, name, metric):
     return features, labels
 
 
-def _model(metric, max_iter):
+def _model(metric: str, max_iter: int) -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+
     model = LogisticRegression(max_iter=max_iter, warm_start=True)
     return OneVsRestClassifier(model) if metric == "map11" else model
 
 
-def _fit(model, l2, features, labels):
-    name = "estimator__C" if isinstance(model, OneVsRestClassifier) else "C"
-    model.set_params(**{name: 1.0 / l2})
+def _fit(model: Any, l2: float, features: np.ndarray, labels: np.ndarray) -> None:
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
+
+    model.set_params(**{"estimator__C" if labels.ndim == 2 else "C": 1.0 / l2})
     # Products with so few columns take several times longer on several threads than on one.
     small = features.size * (int(labels.max()) + 1) < 1e9
     with warnings.catch_warnings(), threadpool_limits(1 if small else None, "blas"):
@@ -156,10 +166,12 @@ def _fit(model, l2, features, labels):
         model.fit(features, labels.astype(int))
 
 
-def _scores(model, features):
+def _scores(model: Any, features: np.ndarray) -> np.ndarray:
     """Scores [N, C], one column for every class number up to the largest known."""
+    from sklearn.linear_model import LogisticRegression
+
     scores = model.decision_function(features)
-    if isinstance(model, OneVsRestClassifier):
+    if not isinstance(model, LogisticRegression):  # one against the rest, each with a column
         return scores
     if scores.ndim == 1:  # Two classes share one score.
         scores = np.stack([-scores, scores], axis=1)

@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keras_sslhsic.evaluation.results import wilson_interval
-
 
 def check_scores(scores: np.ndarray) -> np.ndarray:
     """Returns the scores, float [N] or [N, C].
@@ -49,61 +47,50 @@ def mean_per_class(predictions: np.ndarray, labels: np.ndarray) -> float:
         predictions: int [N], predicted classes.
         labels: int [N].
     """
-    counts = np.bincount(labels)
-    right = np.bincount(labels[predictions == labels], minlength=len(counts))
-    return float(np.mean(right[counts > 0] / counts[counts > 0]))
+    from sklearn.metrics import recall_score
+
+    return float(recall_score(labels, predictions, labels=np.unique(labels), average="macro"))
 
 
-def average_precision(scores: np.ndarray, positives: np.ndarray, points: int | None = None) -> float:
-    """Area under the precision-recall curve of one class.
+def average_precision(scores: np.ndarray, positives: np.ndarray) -> float:
+    """VOC2007's 11-point average precision of one class (Everingham et al. 2010, section 4.2).
 
-    All points: sum_n (R_n - R_{n-1}) P_n over the distinct scores. With `points`, the mean over as many
-    evenly spaced recalls r of max_{R_n >= r} P_n; VOC2007 takes 11 (Everingham et al. 2010, section 4.2).
+    The mean over the recalls r = 0, 0.1, ... 1 of the largest precision at a recall of at least r. Tied scores enter together,
+    so the order of the examples does not matter.
 
     Args:
         scores: float [N], higher is more likely.
         positives: bool [N].
-        points: number of recall levels, or None for all points.
 
     Raises:
         ValueError: if no example is positive, or scores are NaN or +inf.
     """
-    check_scores(scores)
-    positives = np.asarray(positives, bool)
-    if not positives.any():
+    from sklearn.metrics import precision_recall_curve
+
+    if not np.any(positives):
         raise ValueError("average_precision needs at least one positive example, found none.")
-    order = np.argsort(-np.asarray(scores), kind="stable")
-    ordered = np.asarray(scores)[order]
-    # Tied scores enter together, so the result does not depend on the order of the examples.
-    ends = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)
-    found = np.cumsum(positives[order])[ends]
-    precision, recall = found / (ends + 1), found / found[-1]
-    if points is None:
-        return float(np.sum(np.diff(recall, prepend=0.0) * precision))
-    best_from = np.maximum.accumulate(precision[::-1])[::-1]
-    # Recall is a ratio of whole numbers: compared with a margin, so that 3/10 reaches the level 0.3.
-    first = np.searchsorted(recall, np.linspace(0.0, 1.0, points) - 1e-9)
-    return float(np.mean(best_from[first]))
+    precision, recall, _ = precision_recall_curve(positives, check_scores(scores))
+    # The last point, of precision 1 at recall 0, is scikit-learn's own. Recall is a ratio of whole numbers: compared with a
+    # margin, so that 3/10 reaches the level 0.3.
+    levels = np.linspace(0.0, 1.0, 11) - 1e-9
+    return float(np.mean([precision[:-1][recall[:-1] >= level].max() for level in levels]))
 
 
-def mean_average_precision(scores: np.ndarray, positives: np.ndarray, points: int | None = None) -> float:
+def mean_average_precision(scores: np.ndarray, positives: np.ndarray) -> float:
     """Mean of `average_precision` over the classes.
 
     Args:
         scores: float [N, C].
         positives: bool [N, C]; an example may have several classes.
-        points: as in `average_precision`.
     """
-    return float(
-        np.mean([average_precision(s, p, points) for s, p in zip(scores.T, positives.T, strict=True)])
-    )
+    return float(np.mean([average_precision(s, p) for s, p in zip(scores.T, positives.T, strict=True)]))
 
 
 # Of scores [N, C] and labels, int [N] or bool [N, C].
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "top1": top_k,
     "mean_per_class": lambda scores, labels: mean_per_class(check_scores(scores).argmax(axis=1), labels),
-    "map11": lambda scores, labels: mean_average_precision(scores, labels, points=11),
+    "map11": mean_average_precision,
 }
 
 
@@ -130,6 +117,14 @@ def measure(
     return value, bootstrap_interval(
         lambda rows: METRICS[metric](scores[rows], labels[rows]), len(labels), seed
     )
+
+
+def wilson_interval(share: float, n: int) -> tuple[float, float]:
+    """95 % score interval (Wilson 1927) of a share of `n` independent draws; within [0, 1] also near the ends."""
+    from scipy.stats import binomtest
+
+    interval = binomtest(round(share * n), n).proportion_ci(0.95, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def bootstrap_interval(

@@ -1,14 +1,12 @@
-"""What an evaluation returns, and the line of JSON it becomes."""
+"""What an evaluation returns, and the file of JSON lines that keeps it."""
 
 import dataclasses
-import datetime
 import errno
 import json
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from warnings import warn
 
 import numpy as np
@@ -16,70 +14,107 @@ import numpy as np
 from keras_sslhsic.files import display, named, read_regular
 
 MAX_BYTES = 2**30  # of a file of results
-_DEEPEST = 8  # lists and mappings within each other in a record
+_DEEPEST = 8  # lists and mappings within each other in a result
 _LARGEST = 2**53  # count
+_DATA = {"fashion_mnist_subset": "bundled"}  # names of earlier versions
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """Base of the results. Metrics are shares in [0, 1].
+    """What an evaluation measured, on which encoder and data, and how: what protocols return and files of results hold.
+
+    Two results that differ in protocol, recipe, seed, metric, encoder, data or number of images are never one.
 
     Attributes:
-        value: the protocol's metric on the test split.
+        value: the protocol's metric on the test split, a share in [0, 1].
         interval: its 95 % interval (low, high) over the drawing of the test images.
-        num_test: number of test examples.
+        num_test: number of test examples; None where it is not known.
         metric: what `value` is, such as "top1".
         seed: seed of whatever the protocol draws.
         num_train: number of training examples, where it is known.
         recipe: how the protocol was run, all that was given rather than chosen or measured; values for JSON.
+        details: what else the protocol chose or measured. Names in it, and that of the metric, can be read as attributes:
+            `result.top1`, `result.learning_rate`.
+        protocol: name of the protocol.
+        encoder: name of the encoder.
+        encoder_hash: what identifies its structure and weights; None for a function, whose weights cannot be seen.
+        data: name of the images.
+        label: what a config calls the evaluation.
+        time: when it was made, in ISO 8601.
     """
-
-    protocol: ClassVar[str] = ""
 
     value: float
     interval: tuple[float, float]
-    num_test: int
+    num_test: int | None = None
     metric: str = "top1"
     seed: int | None = None
     num_train: int | None = None
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    details: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    protocol: str = ""
+    encoder: str = "?"
+    encoder_hash: str | None = None
+    data: str = "?"
+    label: str = ""
+    time: str = ""
 
-    @property
-    def top1(self) -> float:
-        """Top-1 accuracy.
+    def __getattr__(self, name: str) -> Any:
+        values = {self.__dict__.get("metric"): self.__dict__.get("value"), **self.__dict__.get("details", {})}
+        if name not in values:
+            raise AttributeError(f"This result has no {name}: it has {', '.join(map(str, values))}.")
+        return values[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as the line of JSON that a file has of it."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        details = fields.pop("details")
+        return json.loads(json.dumps({**fields, **details}, default=_plain))
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> "Result":
+        """The result of a line of JSON, also one that an earlier version wrote.
 
         Raises:
-            AttributeError: if the protocol's metric is another one.
+            ValueError: if it lacks what every result has, or has values of another kind.
         """
-        if self.metric != "top1":
-            raise AttributeError(f"The metric of this result is {self.metric}; read `value`.")
-        return self.value
+        if not _is_result(found):
+            raise ValueError("A result has a protocol, a value in [0, 1] and its interval.")
+        # Versions before 0.1.0 had other names, and settings of kNN that stood beside the recipe alone.
+        found = {"data": found.get("dataset"), **found}
+        names = {field.name for field in dataclasses.fields(cls)}
+        fields = {name: value for name, value in found.items() if name in names and value is not None}
+        details = {name: value for name, value in found.items() if name not in names}
+        recipe: dict[str, Any] = {name: details[name] for name in ("k", "temperature") if name in details}
+        if (
+            "label" not in found
+            and found["protocol"] == "logistic"
+            and (found.get("recipe") or {}).get("max_iter") == 100
+        ):
+            # The table of the bundled images of version 0.1.0, which did not say it.
+            recipe["standardised"] = True
+        data = fields.get("data", "?")
+        return cls(
+            **fields
+            | {
+                "interval": tuple(found["interval"]),
+                "data": _DATA.get(data, data),
+                "recipe": {**recipe, **fields.get("recipe", {})},
+                "details": details,
+            }
+        )
 
-    def record(self, **context: Any) -> dict[str, Any]:
-        """The result as plain values for JSON.
 
-        Args:
-            **context: what the protocol does not know itself: encoder="runs/a", encoder_hash=..., data="cars".
-        """
-        return {
-            "protocol": self.protocol,
-            **context,
-            **dataclasses.asdict(self),
-            "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        }
-
-
-def append(path: str | os.PathLike, record: Mapping[str, Any]) -> None:
-    """Adds a record to a file of JSON lines, made with its folders if missing.
+def append(path: str | os.PathLike, result: Result) -> None:
+    """Adds a result to a file of JSON lines, made with its folders if missing.
 
     The line is written by one call and synchronised to the disk. After a line that was cut short, by a kill or a full
     disk, it begins a new one.
 
     Raises:
-        TypeError: if the record holds what JSON cannot.
+        TypeError: if the result holds what JSON cannot.
         OSError: if it cannot be written.
     """
-    line = json.dumps(record, default=_plain).encode() + b"\n"
+    line = json.dumps(result.to_dict()).encode() + b"\n"
     path = Path(path)
     with named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,10 +129,10 @@ def append(path: str | os.PathLike, record: Mapping[str, Any]) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def read(path: str | os.PathLike) -> list[dict[str, Any]]:
-    """Reads the records of one file, or of every `results.jsonl` under a folder, in the order of their time.
+def read(path: str | os.PathLike) -> list[Result]:
+    """Reads the results of one file, or of every `results.jsonl` under a folder, in the order of their time.
 
-    A line that is damaged, or whose values are no record's, is left out with a warning, which names it.
+    A line that is damaged, or whose values are no result's, is left out with a warning, which names it.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -105,52 +140,52 @@ def read(path: str | os.PathLike) -> list[dict[str, Any]]:
     """
     path = Path(path)
     files = sorted(path.rglob("results.jsonl")) if path.is_dir() else [path]
-    records = [record for file in files for record in _records(file)]
-    if not records:
+    results = [result for file in files for result in _results(file)]
+    if not results:
         raise FileNotFoundError(f"No results in {display(path)}: run an evaluation first.")
-    return sorted(records, key=lambda record: str(record.get("time", "")))
+    return sorted(results, key=lambda result: result.time)
 
 
-def same(record: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two records, of which one may have been read back, say the same of different times."""
-    one, two = ({k: v for k, v in r.items() if k != "time"} for r in (record, other))
-    return json.dumps(one, default=_plain, sort_keys=True) == json.dumps(two, default=_plain, sort_keys=True)
+def same(result: Result, other: Result) -> bool:
+    """Whether two results, of which one may have been read back, say the same of different times."""
+    one, two = (dataclasses.replace(r, time="").to_dict() for r in (result, other))
+    return one == two
 
 
-def _records(file: Path) -> list[dict[str, Any]]:
-    records: list[dict[str, Any]] = []
+def _results(file: Path) -> list[Result]:
+    results: list[Result] = []
     damaged: list[int] = []
     foreign: list[int] = []
     for number, line in enumerate(read_regular(file, MAX_BYTES).split(b"\n"), 1):
         try:
             found = json.loads(line) if line.strip() else None
         except (ValueError, RecursionError):  # of JSON, of the encoding, of numbers too long
-            # A record that was cut short is half an object.
+            # A result that was cut short is half an object.
             (damaged if line.startswith(b'{"') else foreign).append(number)
             continue
-        if isinstance(found, dict) and _is_record(found):
-            records.append(found)
+        if isinstance(found, dict) and _is_result(found):
+            results.append(Result.from_dict(found))
         elif line.strip():
             is_ours = isinstance(found, dict) and {"protocol", "value"} <= found.keys()
             (damaged if is_ours else foreign).append(number)
-    if foreign and not records:
+    if foreign and not results:
         raise ValueError(
             f"{display(file)} holds something else than results: line {foreign[0]} is no record."
         )
     for number in sorted(damaged + foreign):
         warn(f"Line {number} of {display(file)} is no whole record; it is left out.", stacklevel=4)
-    return records
+    return results
 
 
-def _is_record(found: dict[str, Any]) -> bool:
-    """Whether it has what every record has, and nothing of another kind."""
+def _is_result(found: Mapping[str, Any]) -> bool:
+    """Whether it has what every result has, and nothing of another kind."""
     match found:
         case {"protocol": str(), "value": value, "interval": [low, high]}:
             shares = [value, low, high, *(found[name] for name in ("top5", "fraction") if _has(found, name))]
             counts = [found[name] for name in ("num_test", "num_train") if _has(found, name)]
             texts = [
                 found[name]
-                for name in ("metric", "encoder", "encoder_hash", "data", "dataset", "time")
+                for name in ("metric", "encoder", "encoder_hash", "data", "dataset", "label", "time")
                 if _has(found, name)
             ]
             return (
@@ -164,7 +199,7 @@ def _is_record(found: dict[str, Any]) -> bool:
     return False
 
 
-def _has(found: dict[str, Any], name: str) -> bool:
+def _has(found: Mapping[str, Any], name: str) -> bool:
     return found.get(name) is not None
 
 
@@ -179,18 +214,6 @@ def _depth(value: Any) -> int:
         level = [item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer)]
         depth += 1
     return depth
-
-
-def wilson_interval(share: float, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's score interval of a share of `n` independent draws; 95 % by default.
-
-    Wilson (1927): (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n). Within [0, 1] also near the
-    ends.
-    """
-    centre = share + z * z / (2 * n)
-    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
-    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
 def _plain(value: Any) -> Any:

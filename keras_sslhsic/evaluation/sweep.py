@@ -3,14 +3,16 @@
 import itertools
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import checks
+from keras_sslhsic.evaluation.settings import SEED, Setting, natural, positive
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Choice:
     at_edge: tuple[str, ...]
 
 
-def choose(values: Sequence[float], **settings: Sequence[float]) -> Choice:
+def choose(values: Sequence[float] | np.ndarray, **settings: Sequence[float]) -> Choice:
     """The best of several candidates, with a warning if it lies at the edge of the sweep.
 
     Args:
@@ -117,9 +119,96 @@ def choose(values: Sequence[float], **settings: Sequence[float]) -> Choice:
     return Choice(best, float(values[best]), tuple(at_edge))
 
 
+def differing(candidates: Sequence[Candidate]) -> dict[str, list[float]]:
+    """What differs among candidates, by name."""
+    names = [field.name for field in fields(Candidate)]
+    return {name: [getattr(candidate, name) for candidate in candidates] for name in names}
+
+
 def tried(**settings: Sequence[float]) -> dict[str, Any]:
     """The distinct values of each setting of a sweep, in order, for a record."""
     return {f"{name}s": sorted(set(values)) for name, values in settings.items()}
+
+
+def training_settings(defaults: Mapping[str, Any], *more: str) -> dict[str, Setting]:
+    """What can be set of a protocol that trains as `defaults` says where nothing else is given.
+
+    Args:
+        defaults: setting -> its value.
+        *more: what else than a batch, epochs, learning rates and weight decays can be set: "steps", "head_learning_rate",
+            "crops", "num_classes".
+    """
+    kinds = {
+        "batch_size": Setting(natural, "images a step"),
+        "epochs": Setting(
+            natural,
+            "passes over the training images, one or several to choose from",
+            several=True,
+            replaces="steps",
+        ),
+        "steps": Setting(natural, "updates, instead of epochs", replaces="epochs"),
+        "learning_rates": Setting(
+            positive,
+            "to choose from on held-out images, for the batch size, as 0.1,0.2; one alone is taken as it is (the default ones "
+            "follow the batch size)",
+            several=True,
+        ),
+        "weight_decays": Setting(
+            checks.number,
+            "to choose from, as 0,1e-6 (in fine-tuning each is divided by the learning rate)",
+            several=True,
+        ),
+        "head_learning_rate": Setting(checks.number, "of the new layer", "as the encoder's"),
+        "crops": Setting(checks.flag, "whether images are cropped and mirrored at random", "True"),
+        "num_classes": Setting(
+            partial(checks.integer, least=2), "classes of a TFDS set that does not name them"
+        ),
+    }
+    names = ("batch_size", "epochs", "learning_rates", "weight_decays", *more)
+    return SEED | {
+        name: replace(kinds[name], default=default_text(defaults[name])) if name in defaults else kinds[name]
+        for name in names
+    }
+
+
+def default_text(value: Any) -> str:
+    """One or several values as text, many by their ends."""
+    shown = [f"{one:g}" for one in (value if isinstance(value, tuple) else (value,))]
+    return ", ".join(shown) if len(shown) < 4 else f"{len(shown)} values, {shown[0]} to {shown[-1]}"
+
+
+def planned(
+    defaults: Mapping[str, Any], make: Callable[..., dict[str, Any]], given: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a protocol that trains, from checked settings.
+
+    Args:
+        defaults: the settings of the training where nothing else is given. A length that is given replaces one in another
+            unit; learning rates that are not given follow the batch size.
+        make: the settings of the training -> arguments.
+        given: what was set. What is no setting of the training is an argument as it is.
+    """
+    names = {
+        "epochs",
+        "steps",
+        "batch_size",
+        "learning_rates",
+        "weight_decays",
+        "head_learning_rate",
+        "crops",
+    }
+    own = {name: given[name] for name in names & given.keys()}
+    rest = {name: value for name, value in given.items() if name not in names}
+    if not own:
+        return rest
+    lengths = {"steps", "epochs"}
+    plan = {name: v for name, v in defaults.items() if name not in lengths or not lengths & own.keys()} | own
+    if "learning_rates" not in own:
+        factor = plan["batch_size"] / defaults["batch_size"]
+        plan["learning_rates"] = tuple(rate * factor for rate in plan["learning_rates"])
+    if not plan.pop("crops", True):
+        plan["crop_area"] = None
+    return make(**plan) | rest
 
 
 class WideClassifier(tf.Module):
@@ -186,7 +275,7 @@ class WideClassifier(tf.Module):
         features, labels = tf.constant(features), tf.constant(labels)
 
         @tf.function
-        def epoch(number):
+        def epoch(number: tf.Tensor) -> None:
             order = tf.random.experimental.stateless_shuffle(tf.range(len(labels)), seed=[seed, number])
             for i in tf.range(steps):
                 rows = order[i * recipe.batch_size : (i + 1) * recipe.batch_size]

@@ -79,7 +79,7 @@ def lost_mass(dim: int, end: float = GRID_END) -> float:
     """Returns the probability of an amplitude beyond the end of the grid, P(|x| chi_n > end) with x ~ N(0,
     1)."""
 
-    def tail(x):
+    def tail(x: float) -> float:
         return 2.0 * stats.norm.pdf(x) * stats.chi2.sf((end / x) ** 2, dim)
 
     centre = end / math.sqrt(dim)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from keras_sslhsic.hsic.kernels import Kernel, squared_distances
@@ -45,21 +47,21 @@ def kernel_sums(
     blocks = -(-m // block_rows)
     size = -(-m // blocks)
 
-    def split(x):
+    def split(x: tf.Tensor) -> tf.Tensor:
         padding = [[0, blocks * size - m]] + [[0, 0]] * (x.shape.rank - 1)
         return tf.reshape(tf.pad(x, padding), [blocks, size, *x.shape[1:]])
 
-    def join(x):
+    def join(x: tf.Tensor) -> tf.Tensor:
         return tf.reshape(x, [blocks * size, *x.shape[2:]])[:m]
 
     labels = split(row_labels)
 
-    def same(block_labels):
+    def same(block_labels: tf.Tensor) -> tf.Tensor:
         return tf.cast(block_labels[:, None] == column_labels, rows.dtype)
 
     @tf.custom_gradient
-    def sums(rows, columns):
-        def forward(block):
+    def sums(rows: tf.Tensor, columns: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Callable]:
+        def forward(block: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
             block_rows, block_labels = block
             a = kernel.value(squared_distances(block_rows, columns)) - shift
             return (
@@ -72,8 +74,10 @@ def kernel_sums(
             forward, (split(rows), labels), parallel_iterations=1, fn_output_signature=(rows.dtype,) * 3
         )
 
-        def grad(d_weighted, d_square, d_same):
-            def backward(d_columns, block):
+        def grad(
+            d_weighted: tf.Tensor, d_square: tf.Tensor, d_same: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor]:
+            def backward(d_columns: tf.Tensor, block: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
                 block_rows, block_labels, d_weighted, d_square, d_same = block
                 s = squared_distances(block_rows, columns)
                 d_a = tf.matmul(d_weighted, weights, transpose_b=True) + same(block_labels) * d_same[:, None]
@@ -85,7 +89,7 @@ def kernel_sums(
 
             elements = (split(rows), labels, split(d_weighted), split(d_square), split(d_same))
 
-            def step(i, d_columns, d_rows):
+            def step(i: tf.Tensor, d_columns: tf.Tensor, d_rows: tf.TensorArray) -> tuple:
                 d_columns, d_block = backward(d_columns, [tf.gather(x, i) for x in elements])
                 return i + 1, d_columns, d_rows.write(i, d_block)
 

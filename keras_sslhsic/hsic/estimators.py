@@ -264,5 +264,5 @@ def objective(zy: tf.Tensor, zz: tf.Tensor, gamma: float) -> tuple[tf.Tensor, tf
     return gamma * root - zy, zy, zz
 
 
-def _double_centre(k):
+def _double_centre(k: tf.Tensor) -> tf.Tensor:
     return k - tf.reduce_mean(k, 0, keepdims=True) - tf.reduce_mean(k, 1, keepdims=True) + tf.reduce_mean(k)

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow_probability import distributions as tfd
 
 from keras_sslhsic.hsic import replicas
-from keras_sslhsic.hsic.spectral import GaussianFrequencies, IMQFrequencies
+
+if TYPE_CHECKING:
+    from tensorflow_probability import distributions as tfd
 
 # Of unit vectors, float32 knows squared distances to some 2^-23 = 1.2e-7. This scale is the best one for a squared
 # distance of 2e-6 (c = sqrt(s / 2)); a smaller one would follow rounding errors, and 0 has no kernel.
@@ -97,37 +98,41 @@ class Linear(Kernel):
 
     learnable_scale = False
 
-    def value(self, s):
+    def value(self, s: tf.Tensor) -> tf.Tensor:
         return 1.0 - 0.5 * s / self.scale_as(s.dtype) ** 2
 
-    def derivative(self, s):
+    def derivative(self, s: tf.Tensor) -> tf.Tensor:
         return tf.zeros_like(s) - 0.5 / self.scale_as(s.dtype) ** 2
 
 
 class Gaussian(Kernel):
     """The Gaussian kernel exp(-s / (2 sigma^2)), with scale sigma."""
 
-    def value(self, s):
+    def value(self, s: tf.Tensor) -> tf.Tensor:
         return tf.exp(-0.5 * s / self.scale_as(s.dtype) ** 2)
 
-    def derivative(self, s):
+    def derivative(self, s: tf.Tensor) -> tf.Tensor:
         return -0.5 / self.scale_as(s.dtype) ** 2 * self.value(s)
 
-    def frequencies(self, dim):
+    def frequencies(self, dim: int) -> tfd.Distribution:
+        from keras_sslhsic.hsic.spectral import GaussianFrequencies
+
         return GaussianFrequencies(dim, self.scale)
 
 
 class InverseMultiquadric(Kernel):
     """The inverse multiquadric kernel c / sqrt(c^2 + s), with scale c (Li et al. 2021, section 4.1)."""
 
-    def value(self, s):
+    def value(self, s: tf.Tensor) -> tf.Tensor:
         return tf.math.rsqrt(1.0 + s / self.scale_as(s.dtype) ** 2)
 
-    def derivative(self, s):
+    def derivative(self, s: tf.Tensor) -> tf.Tensor:
         value = self.value(s)
         return -0.5 / self.scale_as(s.dtype) ** 2 * value * value * value
 
-    def frequencies(self, dim):
+    def frequencies(self, dim: int) -> tfd.Distribution:
+        from keras_sslhsic.hsic.spectral import IMQFrequencies
+
         return IMQFrequencies(dim, self.scale)
 
 

@@ -7,6 +7,7 @@ a scalar.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -83,7 +84,9 @@ def moments_zz(moments: Moments, ddof: int) -> tf.Tensor:
 
 
 @tf.custom_gradient
-def _cosine_sums(z, w, b, w2, b2):
+def _cosine_sums(
+    z: tf.Tensor, w: tf.Tensor, b: tf.Tensor, w2: tf.Tensor, b2: tf.Tensor
+) -> tuple[tuple[tf.Tensor, ...], Callable]:
     parts = tf.split(z, _part_sizes(z))
     flats = [_flat(part) for part in parts]
     angles = [tf.nn.bias_add(tf.matmul(flat, w, transpose_b=True), b) for flat in flats]
@@ -94,7 +97,7 @@ def _cosine_sums(z, w, b, w2, b2):
     sums = [tf.reduce_sum(tf.reshape(part, [-1, views, part.shape[-1]]), axis=1) for part in r]
     cross = tf.add_n([tf.matmul(part, part2, transpose_a=True) for part, part2 in zip(r, r2, strict=True)])
 
-    def grad(d_sums, d_cross, _):
+    def grad(d_sums: tf.Tensor, d_cross: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
         # d cos = -sin: the sign goes into the small matrices.
         d_parts = []
         for a, a2, part, part2, d_sum in zip(
@@ -109,7 +112,7 @@ def _cosine_sums(z, w, b, w2, b2):
     return (tf.concat(sums, axis=0), cross, mean), grad
 
 
-def _centre(parts):
+def _centre(parts: list[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
     # The mean is held constant by the gradient: it drops out of products of two centred factors, and
     # `_global` puts back the one place where it does not. This saves a pass over the features on the way
     # back.
@@ -121,7 +124,7 @@ def _centre(parts):
     return [part - mean for part in parts], mean
 
 
-def _global(sums, cross, mean, images, views):
+def _global(sums: tf.Tensor, cross: tf.Tensor, mean: tf.Tensor, images: tf.Tensor, views: int) -> Moments:
     # sum_i sums_i is zero but for rounding; its gradient is that of the mean.
     shift = tf.reduce_sum(sums, axis=0) / (images * views)
     scalars = replicas.all_sum(tf.stack([tf.reduce_sum(tf.square(sums)), 2.0 * tf.reduce_sum(mean * shift)]))
@@ -129,15 +132,15 @@ def _global(sums, cross, mean, images, views):
     return Moments(norm, scalars[0], replicas.all_sum(cross), images, views)
 
 
-def _count(z):
+def _count(z: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.shape(z)[0] * replicas.num_replicas(), z.dtype)
 
 
-def _flat(z):
+def _flat(z: tf.Tensor) -> tf.Tensor:
     return tf.reshape(z, [-1, z.shape[-1]])
 
 
-def _part_sizes(z):
+def _part_sizes(z: tf.Tensor) -> int | list[int]:
     if z.shape[0] is None:
         return 1
     size = max(1, _ROWS // z.shape[1])

@@ -74,7 +74,7 @@ class _Spectral(tfd.Distribution):
         )
 
     @classmethod
-    def _parameter_properties(cls, dtype, num_classes=None):
+    def _parameter_properties(cls, dtype: Any, num_classes: Any = None) -> dict[str, Any]:
         return {
             "dim": tfp.util.ParameterProperties(event_ndims=None),
             "scale": tfp.util.ParameterProperties(
@@ -92,7 +92,7 @@ class _Spectral(tfd.Distribution):
         """Scale c of the kernel."""
         return self._scale
 
-    def _parameter_control_dependencies(self, is_init):
+    def _parameter_control_dependencies(self, is_init: bool) -> list[tf.Operation]:
         if not self.validate_args:
             return []
         return [tf.debugging.assert_positive(self._scale, message="The scale must be positive.")]
@@ -101,23 +101,23 @@ class _Spectral(tfd.Distribution):
 class _Frequencies(_Spectral):
     """A spectral distribution of vectors w [n]."""
 
-    def _event_shape_tensor(self):
+    def _event_shape_tensor(self) -> tf.Tensor:
         return tf.constant([self._dim], tf.int32)
 
-    def _event_shape(self):
+    def _event_shape(self) -> tf.TensorShape:
         return tf.TensorShape([self._dim])
 
-    def _mean(self):
+    def _mean(self) -> tf.Tensor:
         return tf.zeros(tf.concat([tf.shape(self._scale), [self._dim]], axis=0), self.dtype)
 
-    def _variance(self):
+    def _variance(self) -> tf.Tensor:
         # E[x^2] = 1, so both kernels have the covariance I / c^2.
         return self._mean() + 1.0 / self._scale[..., None] ** 2
 
-    def _covariance(self):
+    def _covariance(self) -> tf.Tensor:
         return tf.linalg.diag(self._variance())
 
-    def _stddev(self):
+    def _stddev(self) -> tf.Tensor:
         return tf.sqrt(self._variance())
 
     def stratified_sample(self, num_samples: int, seed: Any) -> tf.Tensor:
@@ -132,7 +132,7 @@ class _Frequencies(_Spectral):
         """
         return self.sample(num_samples, seed=seed)
 
-    def _normal(self, num_samples, seed):
+    def _normal(self, num_samples: Any, seed: tf.Tensor) -> tf.Tensor:
         shape = tf.concat([[num_samples], tf.shape(self._scale), [self._dim]], axis=0)
         return sampling.normal(shape, seed, self.dtype)
 
@@ -147,17 +147,17 @@ class GaussianFrequencies(_Frequencies):
         TensorShape([512, 256])
     """
 
-    def _sample_n(self, n, seed=None):
+    def _sample_n(self, n: Any, seed: Any = None) -> tf.Tensor:
         return self._normal(n, samplers.sanitize_seed(seed)) / self._scale[..., None]
 
-    def _log_prob(self, w):
+    def _log_prob(self, w: tf.Tensor) -> tf.Tensor:
         norm = tf.reduce_sum(tf.square(w * self._scale[..., None]), axis=-1)
         return self._dim * (tf.math.log(self._scale) - 0.5 * _LOG_2PI) - 0.5 * norm
 
-    def _mode(self):
+    def _mode(self) -> tf.Tensor:
         return self._mean()
 
-    def _entropy(self):
+    def _entropy(self) -> tf.Tensor:
         return self._dim * (0.5 * (1.0 + _LOG_2PI) - tf.math.log(self._scale))
 
 
@@ -175,14 +175,14 @@ class IMQFrequencies(_Frequencies):
         TensorShape([512, 256])
     """
 
-    def _sample_n(self, n, seed=None):
+    def _sample_n(self, n: Any, seed: Any = None) -> tf.Tensor:
         scale_seed, direction_seed = _split(seed)
         shape = tf.concat([[n], tf.shape(self._scale)], axis=0)
         x = sampling.normal(shape, scale_seed, self.dtype)
         # The sign of x makes no difference to x g.
         return (x / self._scale)[..., None] * self._normal(n, direction_seed)
 
-    def stratified_sample(self, num_samples, seed):
+    def stratified_sample(self, num_samples: int, seed: Any) -> tf.Tensor:
         scale_seed, direction_seed = _split(seed)
         shape = tf.concat([[num_samples], tf.shape(self._scale)], axis=0)
         stratum = tf.reshape(
@@ -193,7 +193,7 @@ class IMQFrequencies(_Frequencies):
         x = tf.math.ndtri(0.5 + 0.5 * tf.minimum(u, 1.0 - 1e-6))
         return (x / self._scale)[..., None] * self._normal(num_samples, direction_seed)
 
-    def _log_prob(self, w):
+    def _log_prob(self, w: tf.Tensor) -> tf.Tensor:
         scale = tf.cast(self._scale, tf.float64)
         r = scale * tf.norm(tf.cast(w, tf.float64), axis=-1)
         nu = 0.5 * (self._dim - 1)
@@ -219,16 +219,16 @@ class IMQAmplitude(_Spectral):
         TensorShape([512])
     """
 
-    def _event_shape_tensor(self):
+    def _event_shape_tensor(self) -> tf.Tensor:
         return tf.constant([], tf.int32)
 
-    def _event_shape(self):
+    def _event_shape(self) -> tf.TensorShape:
         return tf.TensorShape([])
 
-    def _default_event_space_bijector(self):
+    def _default_event_space_bijector(self) -> tfb.Bijector:
         return tfb.Softplus(validate_args=self.validate_args)
 
-    def _sample_n(self, n, seed=None):
+    def _sample_n(self, n: Any, seed: Any = None) -> tf.Tensor:
         scale_seed, chi_seed = _split(seed)
         shape = tf.concat([[n], tf.shape(self._scale)], axis=0)
         x = sampling.normal(shape, scale_seed, self.dtype)
@@ -237,7 +237,7 @@ class IMQAmplitude(_Spectral):
         chi_square = 2.0 * tfp.math.igammainv(tf.constant(0.5 * self._dim, tf.float64), uniform)
         return tf.abs(x) * tf.cast(tf.sqrt(chi_square), self.dtype) / self._scale
 
-    def _log_prob(self, a):
+    def _log_prob(self, a: tf.Tensor) -> tf.Tensor:
         scale = tf.cast(self._scale, tf.float64)
         r = scale * tf.cast(a, tf.float64)
         nu = 0.5 * (self._dim - 1)
@@ -251,7 +251,7 @@ class IMQAmplitude(_Spectral):
         )
         return tf.cast(log_prob, self.dtype)
 
-    def _mean(self):
+    def _mean(self) -> tf.Tensor:
         half_dim = 0.5 * self._dim
         return (
             2.0
@@ -260,17 +260,17 @@ class IMQAmplitude(_Spectral):
             / self._scale
         )
 
-    def _variance(self):
+    def _variance(self) -> tf.Tensor:
         return self._dim / self._scale**2 - self._mean() ** 2
 
-    def _stddev(self):
+    def _stddev(self) -> tf.Tensor:
         return tf.sqrt(self._variance())
 
 
-def _log_bessel_k(order, r):
+def _log_bessel_k(order: float, r: tf.Tensor) -> tf.Tensor:
     # In float64: the terms of a log density reach 1e5 at n = 16384 and cancel.
     return tfp.math.log_bessel_kve(tf.constant(order, tf.float64), r) - r
 
 
-def _split(seed):
+def _split(seed: Any) -> list[tf.Tensor]:
     return tf.unstack(tf.random.split(samplers.sanitize_seed(seed), 2, alg="philox"))

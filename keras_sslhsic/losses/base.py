@@ -1,12 +1,13 @@
 """What a loss is to the trainer, and what the losses share."""
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import keras
 import tensorflow as tf
 
+from keras_sslhsic.hsic.checks import check_views
 from keras_sslhsic.registries import Registry
 
 
@@ -15,17 +16,112 @@ class Hiddens(NamedTuple):
 
     Attributes:
         online: outputs [B, M, Q] of the online network for M views of each of B images; gradients flow through them.
-        target: outputs [B, M, Q] of the target network, under stop-gradient; None without one.
+        target: [B, M', Q], what they are compared with, under stop-gradient: projections of the target network, or, where
+            there is a predictor alone, of the online network itself. None where there is neither.
     """
 
     online: tf.Tensor
     target: tf.Tensor | None = None
 
 
-LOSSES: Registry[type] = Registry("loss")
+class Objective(keras.losses.Loss):
+    """Base of all losses: what a trainer descends, and what state the loss keeps for it.
+
+    A loss needs `terms`, and `call(y_true, y_pred)` only if it is to be a plain Keras loss too. One with a state (a learnt
+    scale, a queue, prototypes) makes it in `build` and moves it in `update`. Its state belongs to one trainer.
+
+    Attributes:
+        needs_target: whether it compares with a target network; None where it takes both.
+        needs_predictor: whether the online network has to end in a predictor; None where it takes both.
+        latest: names among its terms that are shown as they are at a step, not as means over the epoch.
+        built: whether `build` was called.
+    """
+
+    needs_target: bool | None = False
+    needs_predictor: bool | None = False
+    latest: Sequence[str] = ()
+    built = False
+
+    def terms(self, hiddens: Hiddens, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The loss of a training step, and whatever else is worth a line in the logs.
+
+        Under `tf.distribute`, `hiddens` are those of this replica's images, and every result is the global one, equal on all
+        replicas. The gradient is that of the sum over replicas: the trainer divides the loss by their number.
+
+        Args:
+            hiddens: of the batch. A loss that wants unit vectors makes them (see `unit_views`).
+            seed: int32 [2], the same on all replicas, new at every step.
+
+        Returns:
+            Float32 scalars by name, among them "loss".
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no method terms(hiddens, seed).")
+
+    def build(self, size: int) -> None:
+        """Makes the loss's own variables; called once, by `compile`, in the scope of the strategy.
+
+        Those with `trainable=True` are trained with the networks, by their optimizer.
+
+        Args:
+            size: Q of the hiddens.
+        """
+
+    def update(self, hiddens: Hiddens) -> dict[str, tf.Tensor]:
+        """One step of the loss's own state, after that of the optimizer; returns float32 scalars for the logs."""
+        return {}
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The state, for files and checkpoints, in one order; names are told apart by it where they are equal."""
+        return []
+
+    def warning(self, images: int, views: int, target: bool) -> str | None:
+        """What speaks against training on such batches, as a message; None if nothing does.
+
+        Args:
+            images: in a global batch.
+            views: of each image.
+            target: whether there is a target network.
+        """
+        return None
+
+    def advice_on_collapse(self, means: Mapping[str, float]) -> str | None:
+        """What to add to the warning that the outputs have collapsed; None where they are on their way out of it.
+
+        Args:
+            means: of the terms and the trainer's other metrics, over the last steps.
+        """
+        return ""
 
 
-def get(settings: Mapping[str, Any]) -> keras.losses.Loss:
+LOSSES: Registry[type[Objective]] = Registry("loss")
+
+Class = TypeVar("Class", bound=type)
+
+
+def registered(registry: Registry, name: str) -> Callable[[Class], Class]:
+    """A decorator that adds a class to a registry, and to those that Keras saves, under its module's package."""
+
+    def register(cls: Class) -> Class:
+        keras.saving.register_keras_serializable(package=cls.__module__.partition(".")[0])(cls)
+        return registry.add(name, cls)
+
+    return register
+
+
+def register(name: str) -> Callable[[Class], Class]:
+    """A decorator for a subclass of `Objective`: configs find it by this name, and Keras saves and loads it.
+
+    Example:
+        >>> @register("spread")
+        ... class Spread(Objective):
+        ...     def terms(self, hiddens, seed):
+        ...         return {"loss": -tf.reduce_mean(tf.math.reduce_std(hiddens.online, axis=0))}
+    """
+    return registered(LOSSES, name)
+
+
+def get(settings: Mapping[str, Any]) -> Objective:
     """The loss of a config: {"name": "ssl_hsic", and its arguments}.
 
     Raises:
@@ -53,14 +149,21 @@ def unit_norm(z: tf.Tensor) -> tf.Tensor:
     return z * tf.math.rsqrt(tf.maximum(tf.reduce_sum(tf.square(z), axis=-1, keepdims=True), 1.0))
 
 
-def identities(y_true):
+def unit_views(hiddens: Hiddens) -> tf.Tensor:
+    """All outputs of each image, online and target, as unit vectors: float32 [B, M + M', Q].
+
+    Raises:
+        ValueError: for another shape, or a single output of each image.
+    """
+    z = tf.concat([tf.cast(h, tf.float32) for h in hiddens if h is not None], axis=1)
+    check_views(z)
+    return unit_norm(z)
+
+
+def identities(y_true: tf.Tensor) -> tf.Tensor:
+    """The integer identities [n] of rows, of a Keras target [n] or [n, 1]."""
     if y_true.shape.rank not in (1, 2) or (y_true.shape.rank == 2 and y_true.shape[1] != 1):
         raise ValueError(
             f"Expected y_true with the identities [n] or [n, 1], but found the shape {tuple(y_true.shape)}."
         )
     return tf.cast(tf.reshape(y_true, [-1]), tf.int32)
-
-
-def check_choice(argument, value, choices):
-    if value not in choices:
-        raise ValueError(f"{argument} must be one of {choices}, but {value!r} was given.")

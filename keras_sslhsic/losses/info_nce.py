@@ -2,17 +2,14 @@
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from keras_sslhsic.hsic import replicas
-from keras_sslhsic.hsic.checks import check_views
-from keras_sslhsic.losses.base import LOSSES, identities, unit_norm
+from keras_sslhsic.losses.base import Hiddens, Objective, identities, register, unit_norm, unit_views
 
 
-@LOSSES.register("info_nce")
-@keras.saving.register_keras_serializable(package="keras_sslhsic")
-class InfoNCELoss(keras.losses.Loss):
+@register("info_nce")
+class InfoNCELoss(Objective):
     """InfoNCE (van den Oord et al. 2018), in the form of the paper's ablation.
 
     For each view, every other view of the same image is a positive, and all views of all other images are
@@ -30,31 +27,31 @@ class InfoNCELoss(keras.losses.Loss):
         ValueError: if the temperature is not positive.
     """
 
-    def __init__(self, temperature: float = 0.1, name: str = "info_nce", **kwargs):
+    needs_target = None
+    needs_predictor = None
+
+    def __init__(self, temperature: float = 0.1, name: str = "info_nce", **kwargs: Any):
         super().__init__(name=name, **kwargs)
         if not temperature > 0:
             raise ValueError(f"The temperature must be positive, but {temperature} was given.")
         self.temperature = float(temperature)
 
-    def terms(self, z: tf.Tensor, seed: tf.Tensor | None = None, scale: Any = None) -> dict[str, tf.Tensor]:
-        """The loss for the views of a batch of images, global as in `SSLHSICLoss.terms`.
+    def terms(self, hiddens: Hiddens, seed: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        """The loss for the views of a batch of images; see `Objective.terms`.
 
         Args:
-            z: representations [B, M, Q] of unit norm, float.
+            hiddens: outputs of M views of each image, those of the target among them; M >= 2.
             seed: not used: nothing is drawn.
-            scale: not used: there is no kernel.
 
         Returns:
             Dictionary with the float32 scalar "loss".
 
         Raises:
-            ValueError: if z is not [B, M, Q] or M is below 2.
+            ValueError: if the outputs are not [B, M, Q] or M is below 2.
         """
-        z = tf.convert_to_tensor(z)
-        check_views(z)
+        z = unit_views(hiddens)
         image = replicas.own_rows(tf.range(tf.shape(z)[0] * replicas.num_replicas()))
-        rows = tf.reshape(tf.cast(z, tf.float32), [-1, z.shape[2]])
-        return {"loss": self._loss(rows, tf.repeat(image, z.shape[1]))}
+        return {"loss": self._loss(tf.reshape(z, [-1, z.shape[2]]), tf.repeat(image, z.shape[1]))}
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """Returns the loss of the whole batch, repeated for each row; y_true and y_pred are as in

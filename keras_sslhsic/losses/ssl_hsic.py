@@ -1,23 +1,25 @@
 """The loss of SSL-HSIC."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from keras_sslhsic import checks
 from keras_sslhsic.hsic import features, kernels
 from keras_sslhsic.hsic.checks import check_labels, check_views
 from keras_sslhsic.hsic.estimators import hsic_zy_features, hsic_zz_features, objective, ssl_hsic
 from keras_sslhsic.hsic.groups import finite_population
 from keras_sslhsic.hsic.moments import cosine_moments, feature_moments, moments_zy, moments_zz
 from keras_sslhsic.hsic.ratio import dependence_ratio, largest_ratio
-from keras_sslhsic.losses.base import LOSSES, check_choice, identities, unit_norm
+from keras_sslhsic.losses.base import Hiddens, Objective, identities, register, unit_norm, unit_views
+from keras_sslhsic.losses.learnt_scale import LearntScale
 
 
-@LOSSES.register("ssl_hsic")
-@keras.saving.register_keras_serializable(package="keras_sslhsic")
-class SSLHSICLoss(keras.losses.Loss):
+@register("ssl_hsic")
+class SSLHSICLoss(Objective):
     """The SSL-HSIC loss (Li et al. 2021, section 3): dependence on the image identity, less kernelised
     variance.
 
@@ -25,6 +27,9 @@ class SSLHSICLoss(keras.losses.Loss):
 
     All of it is computed in float32, whatever the dtype policy. Where hsic_zz is 0, its square root has
     gradient 0.
+
+    A trainer gives it the outputs of all views, with those of the target network where there is one, which it divides by
+    their norms. It then learns the scale of the kernel too, beside the networks (sections 4.1, D.1.2).
 
     As `loss(y_true, y_pred)`, y_true holds the integer identity of the image (or a class) of each row, [n]
     or [n, 1], below 2^24 in magnitude (Keras turns it into float32), and y_pred [n, Q] its representation,
@@ -34,7 +39,7 @@ class SSLHSICLoss(keras.losses.Loss):
     counter is not part of the configuration.
 
     Args:
-        kernel: "imq", "gaussian", "linear", or a `hsic.kernels.Kernel`.
+        kernel: "imq", "gaussian", "linear", a `hsic.kernels.Kernel` or its config. A learnt scale begins with its own.
         gamma: weight of sqrt(hsic_zz), at least 0. Without a target network the outputs collapse if hsic_zy /
             sqrt(hsic_zz) does not come to exceed it; docs/method.md says how to choose it.
         num_features: number D of random features of each draw (cost linear in the batch), or None for the
@@ -51,6 +56,9 @@ class SSLHSICLoss(keras.losses.Loss):
             (each term has the same expectation, at two thirds of the cost), or a third one.
         low_variance: whether to draw the features with less variance, as `hsic.features.draw` does on
             request.
+        learn_kernel_scale: whether a trainer learns the scale, where the kernel has a best one (the linear kernel has
+            none). It is then held at `hsic.kernels.MIN_SCALE` or above.
+        kernel_optimizer: for the scale, a Keras optimizer or its config; None is Adam with the released code's 3e-4.
         seed: integer, for the draws of `loss(y_true, y_pred)`.
         name: name of the loss.
         **kwargs: `reduction` and `dtype` of `keras.losses.Loss`.
@@ -64,6 +72,10 @@ class SSLHSICLoss(keras.losses.Loss):
         >>> value = loss(identities, tf.random.normal([6, 16]))
     """
 
+    needs_target = None
+    needs_predictor = None
+    latest = ("kernel_scale",)
+
     def __init__(
         self,
         kernel: Any = "imq",
@@ -74,9 +86,11 @@ class SSLHSICLoss(keras.losses.Loss):
         convention: str = "paper",
         shared_draw: bool = True,
         low_variance: bool = False,
+        learn_kernel_scale: bool = True,
+        kernel_optimizer: Any = None,
         seed: int = 0,
         name: str = "ssl_hsic",
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(name=name, **kwargs)
         if gamma < 0:
@@ -85,8 +99,9 @@ class SSLHSICLoss(keras.losses.Loss):
             raise ValueError(
                 f"num_features must be at least 1, or None for the exact kernel, but is {num_features}."
             )
-        check_choice("estimator", estimator, ("biased", "unbiased"))
-        check_choice("convention", convention, ("paper", "released"))
+        _check_choice("estimator", estimator, ("biased", "unbiased"))
+        _check_choice("convention", convention, ("paper", "released"))
+        checks.flag("learn_kernel_scale", learn_kernel_scale)
         self.kernel = kernels.get(kernel)
         self.gamma = float(gamma)
         self.num_features = num_features
@@ -95,6 +110,12 @@ class SSLHSICLoss(keras.losses.Loss):
         self.convention = convention
         self.shared_draw = shared_draw
         self.low_variance = low_variance
+        self.learn_kernel_scale = learn_kernel_scale
+        # As a config: the optimizer itself is made in the scope of the trainer's strategy.
+        self.kernel_optimizer = kernel_optimizer and keras.optimizers.serialize(
+            keras.optimizers.get(kernel_optimizer)
+        )
+        self.learnt_scale: LearntScale | None = None
         self.seed = seed
         self._calls = tf.Variable(
             0,
@@ -104,18 +125,28 @@ class SSLHSICLoss(keras.losses.Loss):
             name="calls",
         )
 
-    def terms(self, z: tf.Tensor, seed: tf.Tensor, scale: Any = None) -> dict[str, tf.Tensor]:
-        """The loss and its terms, for the views of a batch of images.
+    def build(self, size: int) -> None:
+        """Makes the learnt scale, where there is one."""
+        if self.learn_kernel_scale and self.kernel.learnable_scale:
+            self.learnt_scale = LearntScale(self.kernel, self.kernel_optimizer)
 
-        Under `tf.distribute` z holds this replica's images and every result is the global one, equal on all
-        replicas. The gradient is that of the sum over replicas: divide the loss by `num_replicas_in_sync`
-        before taking it.
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The learnt scale and what its optimizer holds."""
+        return [] if self.learnt_scale is None else self.learnt_scale.variables
+
+    @property
+    def kernel_scale(self) -> tf.Tensor:
+        """The scale as it is now, float32 []."""
+        learnt = self.learnt_scale
+        return self.kernel.scale_as(tf.float32) if learnt is None else tf.identity(learnt.variable.value)
+
+    def terms(self, hiddens: Hiddens, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The loss and its terms, for the views of a batch of images; see `Objective.terms`.
 
         Args:
-            z: representations [B, M, Q] of unit norm, M >= 2 views of each of B images, float.
-            seed: int32 [2], the same on all replicas, new at every step.
-            scale: scale of the kernel, a number, scalar tensor or variable; by default the kernel's own. It
-                is held constant by the gradient.
+            hiddens: outputs of M views of each image, those of the target among them; M >= 2.
+            seed: int32 [2].
 
         Returns:
             Dictionary of float32 scalars: "loss", "hsic_zy", "hsic_zz", and "dependence_ratio", which is hsic_zy /
@@ -123,11 +154,15 @@ class SSLHSICLoss(keras.losses.Loss):
             together while it is below gamma, and spread where it is above.
 
         Raises:
-            ValueError: if z is not [B, M, Q] or M is below 2.
+            ValueError: if the outputs are not [B, M, Q] or M is below 2.
         """
+        return self.terms_of_unit_vectors(unit_views(hiddens), seed)
+
+    def terms_of_unit_vectors(self, z: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+        """`terms` of z [B, M, Q] of unit norm already, float."""
         z = tf.cast(tf.convert_to_tensor(z), tf.float32)
         check_views(z, self.estimator == "unbiased")
-        kernel = self._kernel(scale)
+        kernel = self._constant_kernel()
         if self.num_features is None:
             return self._named(self._exact(z, None, kernel), z.shape[1])
         if isinstance(kernel, kernels.Linear):
@@ -141,13 +176,19 @@ class SSLHSICLoss(keras.losses.Loss):
         zy = moments_zy(zy_moments, **self._zy_options())
         return self._named(objective(zy, moments_zz(moments, self._ddof()), self.gamma), z.shape[1])
 
+    def update(self, hiddens: Hiddens) -> dict[str, tf.Tensor]:
+        """One step of the kernel's scale; returns it as "kernel_scale"."""
+        if self.learnt_scale is not None:
+            self.learnt_scale.update(self.kernel, unit_views(hiddens))
+        return {"kernel_scale": self.kernel_scale}
+
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """Returns the loss of the whole batch, repeated for each row [n], so that Keras' mean over the rows
         is the loss."""
         z = unit_norm(tf.cast(y_pred, tf.float32))
         labels = identities(y_true)
         check_labels(z, labels)
-        kernel = self._kernel(None)
+        kernel = self._constant_kernel()
         if self.num_features is None:
             loss, _, _ = self._exact(z, labels, kernel)
         else:
@@ -174,6 +215,26 @@ class SSLHSICLoss(keras.losses.Loss):
         """
         return math.inf if self.estimator == "unbiased" else largest_ratio(images, views, self._ddof())
 
+    def warning(self, images: int, views: int, target: bool) -> str | None:
+        """Says so where the loss is least for collapsed outputs, since the batches are so small."""
+        if target or views < 2 or self.gamma <= (bound := self.largest_ratio(images, views)):
+            return None
+        return (
+            f"gamma is {self.gamma:g}, but hsic_zy / sqrt(hsic_zz) of {images} images in {views} views is never above "
+            f"{bound:.3g}: the loss is least where all outputs are equal. Give a smaller gamma or a larger batch, or train "
+            "with a target network."
+        )
+
+    def advice_on_collapse(self, means: Mapping[str, float]) -> str | None:
+        """Near collapse, outputs spread again where dependence_ratio is above gamma."""
+        ratio = means["dependence_ratio"]
+        if ratio > self.gamma:
+            return None
+        return (
+            f"They are drawn together while dependence_ratio, {ratio:.2g} now, is below gamma, {self.gamma:g}. Give a smaller "
+            "gamma or a larger batch, or train with a target network."
+        )
+
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of `__init__`."""
         return {
@@ -186,6 +247,8 @@ class SSLHSICLoss(keras.losses.Loss):
             "convention": self.convention,
             "shared_draw": self.shared_draw,
             "low_variance": self.low_variance,
+            "learn_kernel_scale": self.learn_kernel_scale,
+            "kernel_optimizer": self.kernel_optimizer,
             "seed": self.seed,
         }
 
@@ -204,9 +267,8 @@ class SSLHSICLoss(keras.losses.Loss):
     def _exact(self, z, labels, kernel):
         return ssl_hsic(z, kernel, self.gamma, labels=labels, ddof=self._ddof(), **self._zy_options())
 
-    def _kernel(self, scale):
-        kernel = self.kernel if scale is None else self.kernel.with_scale(scale)
-        return kernel.with_scale(tf.stop_gradient(kernel.scale_as(tf.float32)))
+    def _constant_kernel(self):
+        return self.kernel.with_scale(tf.stop_gradient(self.kernel_scale))
 
     def _zy_options(self):
         return {
@@ -226,3 +288,8 @@ class SSLHSICLoss(keras.losses.Loss):
             independent = (finite_population(self.dataset_size) if unbiased else 1.0) / (views - 1)
         ratio = dependence_ratio(zy - independent, zz)
         return {"loss": loss, "hsic_zy": zy, "hsic_zz": zz, "dependence_ratio": ratio}
+
+
+def _check_choice(argument: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{argument} must be one of {choices}, but {value!r} was given.")

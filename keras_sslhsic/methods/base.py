@@ -1,5 +1,164 @@
-"""The methods by their names."""
+"""What all methods share: an encoder, a projector, and where a method has them, a predictor and a target network."""
 
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import keras
+import tensorflow as tf
+
+from keras_sslhsic import checks, compat, losses
+from keras_sslhsic.encoders import heads, small_maps
+from keras_sslhsic.losses.base import registered
 from keras_sslhsic.registries import Registry
+from keras_sslhsic.training import ema
+from keras_sslhsic.training.callbacks import TargetEMA
+from keras_sslhsic.training.schedules import TargetDecay
+from keras_sslhsic.training.trainer import Trainer
 
-METHODS: Registry[type] = Registry("method")
+
+class Method(Trainer):
+    """A trainer with a projector behind the encoder, and two switches: a predictor behind that, and a target network.
+
+    The target is a moving average of encoder and projector, updated after every step; it keeps its own BatchNorm statistics.
+
+        target  predictor   the loss compares                                                    as in
+        no      no          projections of all views                                             SimCLR
+        no      yes         predictions with the projections themselves, gradients stopped       SimSiam
+        yes     no          projections with the target's projections                            MoCo
+        yes     yes         predictions with the target's projections                            BYOL, SSL-HSIC
+
+    A method is a subclass with a `default_loss`, which also says what is on by default:
+
+        @methods.register("mine")
+        class Mine(methods.Method):
+            default_loss = MyLoss
+
+    Args:
+        encoder: keras.Model from normalised float images [B, S, S, C] to features [B, F].
+        projector_hidden: hidden size of projector and predictor.
+        projection_dim: Q, the size of the outputs that the loss sees.
+        target: whether to train with a target network; None as the loss needs it.
+        views: as in `Trainer`.
+        num_classes: as in `Trainer`.
+        batch_norm_output: normalise the outputs of projector and predictor over the batch.
+        weight_ema: decay of the evaluation weights' moving average, in [0, 1); None keeps none.
+            `callbacks.WeightEMA` sets it too.
+        seed: any integer.
+        predictor: whether a predictor follows the projector; None as the loss needs it.
+        **kwargs: of `keras.Model`.
+
+    Raises:
+        ValueError: for values outside of these ranges, or of another type.
+    """
+
+    latest = ("learning_rate", "tau")
+
+    def __init__(
+        self,
+        encoder: keras.Model,
+        projector_hidden: int = 4096,
+        projection_dim: int = 256,
+        target: bool | None = None,
+        views: Any = "byol",
+        num_classes: int | None = None,
+        batch_norm_output: bool = False,
+        weight_ema: float | None = None,
+        seed: int = 0,
+        predictor: bool | None = None,
+        **kwargs: Any,
+    ):
+        checks.integer("projector_hidden", projector_hidden, 1)
+        checks.integer("projection_dim", projection_dim, 1)
+        checks.flag("target", target, optional=True)
+        checks.flag("predictor", predictor, optional=True)
+        checks.flag("batch_norm_output", batch_norm_output)
+        super().__init__(encoder, views=views, num_classes=num_classes, seed=seed, **kwargs)
+        self.projector_hidden = projector_hidden
+        self.projection_dim = projection_dim
+        self.batch_norm_output = batch_norm_output
+        self.target = bool(self.default_loss.needs_target if target is None else target)
+        predicts = bool(self.default_loss.needs_predictor if predictor is None else predictor)
+        head: dict[str, Any] = {
+            "hidden": projector_hidden,
+            "output": projection_dim,
+            "batch_norm_output": batch_norm_output,
+        }
+        self.projector = heads.projector(encoder.output_shape[-1], **head)
+        self.predictor = heads.predictor(projection_dim, **head) if predicts else None
+        self.target_encoder: Any = None
+        self.target_projector: Any = None
+        if self.target:
+            self.target_encoder = ema.copy_of(encoder, "target_encoder")
+            self.target_projector = ema.copy_of(self.projector, "target_projector")
+            for network in (self.target_encoder, self.target_projector):
+                compat.freeze_but_keep_batch_statistics(network)
+            small_maps.multiply_on_small_maps(self.target_encoder)
+        self.target_decay = TargetDecay()
+        if weight_ema is not None:
+            self.keep_weight_ema(weight_ema)
+
+    def default_callbacks(self) -> list[keras.callbacks.Callback]:
+        """Those of the trainer, and the schedule of the target."""
+        return super().default_callbacks() + ([TargetEMA()] if self.target else [])
+
+    @property
+    def online_networks(self) -> list[keras.Model]:
+        """Encoder, projector, and predictor if there is one."""
+        return [x for x in (self.encoder, self.projector, self.predictor) if x is not None]
+
+    def hiddens(self, views: Sequence[tf.Tensor], training: bool) -> tuple[losses.Hiddens, tf.Tensor]:
+        """See `Trainer.hiddens`; one pass a view keeps its batch statistics apart."""
+        encoder = self.encoder if training else self.evaluation_encoder
+        features = [encoder(x, training=training) for x in views]
+        online = projections = [self.projector(x, training=training) for x in features]
+        target = None
+        if self.predictor is not None:
+            online = [self.predictor(x, training=training) for x in projections]
+            target = projections
+        if self.target:
+            seen = [self.target_encoder(x, training=training) for x in views]
+            target = [self.target_projector(x, training=training) for x in seen]
+        stopped = None if target is None else tf.stop_gradient(_stack(target))
+        return losses.Hiddens(_stack(online), stopped), features[0]
+
+    def follow(self) -> dict[str, tf.Tensor]:
+        """Moves the target towards the online networks; returns the decay of its average, "tau"."""
+        if not self.target:
+            return {}
+        tau = self.target_decay(self.step.value)
+        ema.update(self.target_variables, self.target_sources, tau)
+        return {"tau": tau}
+
+    @property
+    def target_variables(self) -> list[keras.Variable]:
+        """Variables of the target that follow the online network; its batch statistics are its own."""
+        return ema.parameters(self.target_encoder) + ema.parameters(self.target_projector)
+
+    @property
+    def target_sources(self) -> list[keras.Variable]:
+        """Variables that `target_variables` follow, in the same order."""
+        return ema.parameters(self.encoder) + ema.parameters(self.projector)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of `__init__`."""
+        return super().get_config() | {
+            "projector_hidden": self.projector_hidden,
+            "projection_dim": self.projection_dim,
+            "target": self.target,
+            "batch_norm_output": self.batch_norm_output,
+            "predictor": self.predictor is not None,
+        }
+
+
+METHODS: Registry[type[Method]] = Registry("method")
+
+Class = TypeVar("Class", bound=type)
+
+
+def register(name: str) -> Callable[[Class], Class]:
+    """A decorator for a subclass of `Method`: `method` in a config names it, and Keras saves and loads it."""
+    return registered(METHODS, name)
+
+
+def _stack(outputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.stack([tf.cast(x, tf.float32) for x in outputs], axis=1)

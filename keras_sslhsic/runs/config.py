@@ -9,6 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from keras_sslhsic.evaluation.compare import QUICK
 from keras_sslhsic.files import display
 
 
@@ -54,6 +55,17 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
     return config
 
 
+def completed(config: ConfigDict) -> ConfigDict:
+    """A copy of a run's config with the fields that came after the first runs: they were all of SSL-HSIC, and those of the
+    bundled images ended with two evaluations. A config file may leave the fields out likewise.
+
+    Raises:
+        AttributeError: if it lacks a field that every config has.
+    """
+    evals = dict(QUICK) if config.data.source == "bundled" else {}
+    return ConfigDict({"method": "ssl_hsic", "evals": evals} | config.to_dict()).lock()
+
+
 def parse(override: str) -> tuple[str, Any]:
     """The field and the value of `field=value`; see `load`."""
     field, equals, text = override.partition("=")
@@ -85,7 +97,7 @@ def flatten(config: ConfigDict) -> dict[str, Any]:
     """{dotted name: value} of every leaf."""
     leaves = {}
     for name, value in config.items():
-        if isinstance(value, ConfigDict):
+        if isinstance(value, ConfigDict) and len(value):
             leaves.update({f"{name}.{sub}": v for sub, v in flatten(value).items()})
         else:
             leaves[name] = value

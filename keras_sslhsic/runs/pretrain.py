@@ -3,23 +3,24 @@
 import os
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from ml_collections import ConfigDict
 
-from keras_sslhsic import checks, evaluation, plots, views
-from keras_sslhsic.data.sources import source
+from keras_sslhsic import checks, plots, views
+from keras_sslhsic.data.sources import bundled_splits, source
+from keras_sslhsic.evaluation import extract_features
 from keras_sslhsic.files import display, write_json
 from keras_sslhsic.lock import held
+from keras_sslhsic.runs import config as configs
+from keras_sslhsic.runs import folder
 from keras_sslhsic.runs.build import build_model
-from keras_sslhsic.runs.evaluate import compare, serving_encoder
-from keras_sslhsic.runs.folder import (
-    BROKEN, CHECKPOINTS, CONFIG, ENCODER, HISTORY, LOGS, MODEL, SUMMARY, VIEWS, WEIGHTS, HistoryFile, check_folder,
-    is_finished, own_folder, read_history, read_summary,
-)
+from keras_sslhsic.runs.evaluate import callbacks, evaluate_run, groups_of
 from keras_sslhsic.training import inputs
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
 from keras_sslhsic.training.checkpoint import Checkpoint
@@ -32,7 +33,8 @@ def run(config: ConfigDict, workdir: str | os.PathLike, resume: bool = False) ->
     """Trains as the config says, evaluates, and fills a run folder.
 
     The folder gets config.json, checkpoints/, history.csv, logs/ (TensorBoard), encoder.keras (images in [0, 255] to
-    features), model.keras (to train on), encoder.weights.h5, curves.png, views.png, features.png and summary.json.
+    features), initial_encoder.keras (the same before training), model.keras (to train on), encoder.weights.h5, results.jsonl,
+    curves.png, views.png, features.png and summary.json.
     Each file is written whole, so that a run that was killed at any moment goes on with `resume`; one process at a time
     writes to the folder.
 
@@ -51,92 +53,93 @@ def run(config: ConfigDict, workdir: str | os.PathLike, resume: bool = False) ->
 
     Raises:
         ValueError: if the folder holds another run, something else or a run whose files are damaged, or the config does
-            not fit the data.
+            not fit the data, or names what there is not.
         FloatingPointError: if the loss or a variable is no longer finite; the last checkpoint is from before.
         lock.InUseError: if another process works in the folder.
     """
     started = time.monotonic()
     checks.integer("epochs", config.epochs, 1)
+    config = configs.completed(config)
     # Several workers find each other before TensorFlow's first operation.
     machines = strategy(config.strategy)
-    shared, workdir = Path(workdir), own_folder(Path(workdir), machines)
-    check_folder(shared if resume else workdir, config, resume)
-    if resume and is_finished(shared):
-        return read_summary(shared)
+    shared, workdir = Path(workdir), folder.own_folder(Path(workdir), machines)
+    folder.check_folder(shared if resume else workdir, config, resume)
+    if resume and folder.is_finished(shared):
+        return folder.read_summary(shared)
     with held(workdir):
         # Another process may have begun there just before.
-        check_folder(shared if resume else workdir, config, resume)
-        if resume and not (shared / CONFIG).exists():
+        folder.check_folder(shared if resume else workdir, config, resume)
+        if resume and not (shared / folder.CONFIG).exists():
             warnings.warn(
-                f"The run in {display(shared)} had not begun: it has no {CONFIG}. It begins now.",
+                f"The run in {display(shared)} had not begun: it has no {folder.CONFIG}. It begins now.",
                 stacklevel=2,
             )
         return _pretrain(config, shared, workdir, machines, started)
 
 
-def _pretrain(config, shared, workdir, machines, started):
+def _pretrain(
+    config: ConfigDict, shared: Path, workdir: Path, machines: tf.distribute.Strategy, started: float
+) -> dict[str, Any]:
     """Trains and fills `workdir`, from the checkpoints in `shared` on."""
-    records = HistoryFile(workdir / HISTORY, started)
-    data = source(config, error_log=workdir / BROKEN)
-    model = build_model(config, data, machines)
-    # What `fit` would refuse is said before anything is written.
-    inputs.check(data.batches(0), machines.num_replicas_in_sync, model.encoder.input_shape[1:], model.policy)
+    records = folder.HistoryFile(workdir / folder.HISTORY, started)
+    images = source(config, error_log=workdir / folder.BROKEN)
+    model = build_model(config, images.steps_per_epoch, machines)
+    # What `fit` would refuse, and views that cannot be made, are said before anything is written.
+    inputs.check(images, machines.num_replicas_in_sync, model.encoder.input_shape[1:], model.policy)
+    groups = groups_of(config)
+    drawn = views.show(images.sample(8), model.policy)
     # The config first: it makes the folder a run.
-    write_json(workdir / CONFIG, config.to_dict())
-    untrained = model.encoder.get_weights()
-    plots.save(views.show(data.sample(8), model.policy), workdir / VIEWS)
+    write_json(workdir / folder.CONFIG, config.to_dict())
+    plots.save(drawn, workdir / folder.VIEWS)
+    if not (workdir / folder.INITIAL).exists():
+        model_files.save_model(model.serving_encoder(), workdir / folder.INITIAL, {})
 
-    checkpoint = Checkpoint(shared / CHECKPOINTS)
-    first_epoch = checkpoint.restore(model)
-    if records.rows and not first_epoch:
+    checkpoint = Checkpoint(shared / folder.CHECKPOINTS)
+    if records.rows and not checkpoint.restore(model):
         warnings.warn(
             f"There is no checkpoint in {display(checkpoint.directory)}: training begins with the first epoch.",
             stacklevel=3,
         )
     model.fit(
-        data.batches(first_epoch),
+        images,
         epochs=config.epochs,
-        steps_per_epoch=data.steps_per_epoch,
         verbose=0,
         callbacks=[
             *([TargetEMA(config.target_ema)] if model.target else []),
             StopOnFault(),
+            *callbacks(groups),
             records,
-            keras.callbacks.TensorBoard(str(workdir / LOGS), write_graph=False),
+            keras.callbacks.TensorBoard(str(workdir / folder.LOGS), write_graph=False),
             checkpoint,
             Progress(),
         ],
     )
-    history = read_history(workdir / HISTORY)
-    plots.curves(history, workdir / "curves.png")
-    model_files.save_model(serving_encoder(model, model.evaluation_encoder), workdir / ENCODER, {})
-    model_files.save_model(model.evaluation_encoder, workdir / WEIGHTS, {})
-    model_files.save_model(model, workdir / MODEL, {})
+    history = folder.read_history(workdir / folder.HISTORY)
+    plots.curves(history, workdir / folder.CURVES)
+    encoder = model.serving_encoder()
+    model_files.save_model(encoder, workdir / folder.ENCODER, {})
+    model_files.save_model(model.evaluation_encoder, workdir / folder.WEIGHTS, {})
+    model_files.save_model(model, workdir / folder.MODEL, {})
+    rows = evaluate_run(workdir, groups)
+    if config.data.source == "bundled":
+        _, (test, labels) = bundled_splits(config.data.get("holdout", 0.0))
+        features = extract_features(encoder, test)
+        plots.feature_map(features, labels, images.class_names, workdir / folder.FEATURES)
+    seconds = float(np.nansum(history.get("seconds", 0.0))) + time.monotonic() - records.since
     summary = {
         "name": config.name,
         "seed": config.seed,
         "epochs": config.epochs,
-        "seconds": 0.0,
-        "metrics": {name: values[-1] for name, values in history.items() if name not in ("epoch", "seconds")},
-        "results": [],
+        "seconds": round(seconds, 1),
+        "metrics": {
+            name: _last(values) for name, values in history.items() if name not in ("epoch", "seconds")
+        },
+        "results": rows,
     }
-    if data.labelled_arrays is not None:
-        # Read back, so that it shares no variables with the encoder that is set back to its first weights.
-        encoder = model_files.load(workdir / ENCODER)
-        model.encoder.set_weights(untrained)
-        holdout = config.data.get("holdout", 0.0)
-        summary["results"] = compare(
-            encoder,
-            serving_encoder(model, model.encoder),
-            *data.labelled_arrays,
-            f"{config.data.source}, {holdout:g} of train held out" if holdout else config.data.source,
-            workdir,
-        )
-        test, labels = data.labelled_arrays[1]
-        features = evaluation.extract_features(encoder, test)
-        plots.feature_map(features, labels, data.class_names, workdir / "features.png")
-    summary["seconds"] = round(
-        float(np.nansum(history.get("seconds", 0.0))) + time.monotonic() - records.since, 1
-    )
-    write_json(workdir / SUMMARY, summary)
+    write_json(workdir / folder.SUMMARY, summary)
     return summary
+
+
+def _last(values: Sequence[float]) -> float:
+    """The value of the last epoch that has one."""
+    return next((value for value in reversed(values) if not np.isnan(value)), float("nan"))

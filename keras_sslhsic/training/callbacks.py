@@ -1,10 +1,9 @@
-"""Callbacks that belong to the method: the target's schedule, evaluation weights, faults and collapse."""
+"""Callbacks that belong to training: the target's schedule, evaluation weights, faults and collapse."""
 
 import warnings
 
 import keras
 
-from keras_sslhsic import compat, losses
 from keras_sslhsic.training.schedules import TargetDecay
 
 _CHECK_EVERY = 50  # steps; the model itself notes the exact step of a fault
@@ -39,8 +38,10 @@ class TargetEMA(keras.callbacks.Callback):
         # Keras hands over the model and the parameters in an order of its own, both before the step is traced.
         if self.model is None or not self.params:
             return
-        if not getattr(self.model, "target", False):
-            raise ValueError("TargetEMA needs a model with a target network: SSLHSIC(..., target=True).")
+        if not self.model.target:
+            raise ValueError(
+                "TargetEMA needs a model with a target network, found one without: give it target=True."
+            )
         total_steps = self.total_steps
         if total_steps is None:
             epochs, steps = self.params.get("epochs"), self.params.get("steps")
@@ -69,7 +70,7 @@ class WeightEMA(keras.callbacks.Callback):
     def __init__(self, decay: float = 0.999):
         super().__init__()
         if not 0.0 <= decay < 1.0:
-            raise ValueError(f"decay must be in [0, 1), got {decay}.")
+            raise ValueError(f"decay must be in [0, 1), found {decay}.")
         self.decay = decay
 
     def set_model(self, model):
@@ -93,7 +94,7 @@ class StopOnFault(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         # A fault that ended an earlier `fit` is not one of this.
-        compat.tensor(self.model.first_faults).assign([-1, -1])
+        self.model.first_faults.assign([-1, -1])
 
     def on_epoch_begin(self, epoch, logs=None):
         self._next_look = 0
@@ -108,7 +109,7 @@ class StopOnFault(keras.callbacks.Callback):
         self._check()
 
     def _check(self):
-        loss_step, label_step = (int(step) for step in compat.tensor(self.model.first_faults).numpy())
+        loss_step, label_step = (int(step) for step in self.model.first_faults.numpy())
         if loss_step >= 0:
             raise FloatingPointError(
                 f"The loss became NaN or infinite at step {loss_step}. Lower the learning rate or warm up for longer; the "
@@ -124,10 +125,10 @@ class StopOnFault(keras.callbacks.Callback):
 class WatchCollapse(keras.callbacks.Callback):
     """Warns, once in a `fit`, when the outputs collapse into one point, and on request ends the training there.
 
-    Outputs count as collapsed when their standard deviation, `feature_std`, is below a tenth of that of spread
-    outputs: squared distances are then 0.02 on average, and the kernel is a straight line over them, so that both terms
-    of the SSL-HSIC loss are in proportion to the squared spread. Outputs whose `dependence_ratio` exceeds gamma there
-    are on their way out, and no warning is given. `effective_rank` does not show a collapse.
+    Outputs count as collapsed when the standard deviation of their directions, `feature_std`, is below a tenth of that of
+    spread outputs: squared distances are then 0.02 on average. The loss is asked for advice, and where it says that they
+    are on their way out (see `losses.Objective.advice_on_collapse`), no warning is given. `effective_rank` does not show a
+    collapse.
 
     Looks every 50 steps and at the end of an epoch, at the means over the steps since the last look; where more steps
     are made in one execution, after each execution.
@@ -143,7 +144,7 @@ class WatchCollapse(keras.callbacks.Callback):
     def __init__(self, stop: bool = False, threshold: float = 0.1):
         super().__init__()
         if not 0.0 < threshold < 1.0:
-            raise ValueError(f"threshold must lie between 0 and 1, got {threshold}.")
+            raise ValueError(f"threshold must lie between 0 and 1, found {threshold}.")
         self.stop = stop
         self.threshold = threshold
 
@@ -151,7 +152,7 @@ class WatchCollapse(keras.callbacks.Callback):
         self._warned = False
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._steps, self._looked_at, self._sums = 0, 0, {"feature_std": 0.0, "dependence_ratio": 0.0}
+        self._steps, self._looked_at, self._sums = 0, 0, {}
 
     def on_train_batch_end(self, batch, logs=None):
         self._steps = batch + 1
@@ -163,27 +164,26 @@ class WatchCollapse(keras.callbacks.Callback):
             self._look(logs)
 
     def _look(self, logs):
-        # The logs hold means since the beginning of the epoch.
-        sums = {name: float(logs[name]) * self._steps for name in self._sums if name in logs}
-        recent = {name: (sums[name] - self._sums[name]) / (self._steps - self._looked_at) for name in sums}
+        # The logs hold means since the beginning of the epoch, but for what is shown as it is.
+        latest = (*self.model.latest, *self.model.objective.latest)
+        sums = {name: float(value) * self._steps for name, value in logs.items() if name not in latest}
+        recent = {
+            name: (total - self._sums.get(name, 0.0)) / (self._steps - self._looked_at)
+            for name, total in sums.items()
+        }
         self._sums, self._looked_at = sums, self._steps
         if recent["feature_std"] < self.threshold and not self._warned:
             self._report(recent)
 
     def _report(self, recent):
+        advice = self.model.objective.advice_on_collapse(recent)
+        if advice is None:
+            return
         message = (
             f"The outputs have collapsed: their standard deviation is {recent['feature_std']:.2g}, where that of spread "
-            f"outputs is 1."
+            f"outputs is 1. {advice}"
         )
-        if isinstance(self.model.objective, losses.SSLHSICLoss):
-            ratio, gamma = recent["dependence_ratio"], self.model.objective.gamma
-            if ratio > gamma:
-                return
-            message += (
-                f" They are drawn together while dependence_ratio, {ratio:.2g} now, is below gamma, {gamma:g}. Give a smaller "
-                "gamma or a larger batch, or train with a target network."
-            )
         self._warned = True
-        warnings.warn(message, stacklevel=2)
+        warnings.warn(message.strip(), stacklevel=2)
         if self.stop:
             self.model.stop_training = True

@@ -17,22 +17,23 @@ import numpy as np
 from keras_sslhsic import compat
 from keras_sslhsic.files import display, open_regular, written_whole
 from keras_sslhsic.lock import held
-from keras_sslhsic.training import state
+from keras_sslhsic.training import older_files, state
 from keras_sslhsic.version import __version__
 
 _NAME = "checkpoint-{:06d}.npz"
 _PATTERN = re.compile(r"checkpoint-(\d{6,})\.npz")
 _META = "meta.json"
-_FORMAT = 2  # 1: variables by position, no digest
+_FORMAT = 3  # see older_files for those before
 
 
 class Checkpoint(keras.callbacks.Callback):
     """Saves the whole state of training after every epoch, and lets `fit` go on from it.
 
-    The state is every variable of the model (networks, target, moving averages, kernel scale, step), the slots of both
-    optimizers and the epoch. Views and feature draws are functions of the seed and the step, so with a data set whose
-    order is a function of its seed and the epoch (`data.from_arrays` and its siblings), a run that was killed and started
-    again ends with the same weights as one that was not.
+    The state is every variable of the model (networks, target, moving averages, seeds of Dropout, step), of the loss (such
+    as its kernel scale) and of their optimizers, by name, and the epoch. Views and feature draws are functions of the seed
+    and the step. So with arrays, or a data set of `keras_sslhsic.data`, which goes on at any epoch, a run that was killed
+    and started again ends with the same weights as one that was not. Any other data set starts again at its own
+    beginning, and `fit` warns of it.
 
     Whoever finds a file finds all of it (see `files.written_whole`), and one process at a time trains into a directory. A
     file that is damaged all the same, which its digest tells, is passed over with a warning, and the one before it taken.
@@ -87,7 +88,7 @@ class Checkpoint(keras.callbacks.Callback):
                 "format": _FORMAT,
                 "version": __version__,
                 "epoch": epoch,
-                "step": int(compat.tensor(model.step).numpy()),
+                "step": int(model.step.numpy()),
                 "seed": model.seed,
                 "images": self.num_images,
             }
@@ -134,9 +135,10 @@ class Checkpoint(keras.callbacks.Callback):
                 f"{display(file)} was trained with the seed {meta['seed']}, and the model has {model.seed}: it would see "
                 "other views. Give another directory, or the seed of before."
             )
-        by_name = meta["format"] == _FORMAT
         try:
-            state.assign(state.variables(model) if by_name else state.by_position(model), values)
+            if meta["format"] < _FORMAT:
+                values = older_files.checkpoint_values(values, meta["format"], model)
+            state.assign(state.variables(model), values)
         except ValueError as error:
             raise ValueError(
                 f"{display(file)} is the checkpoint of another model or optimizer: {display(error)}. Give another directory, "
@@ -222,7 +224,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         digest, format_ = meta.pop("sha256", None), meta.setdefault("format", 1)
         newer = format_ > _FORMAT
         if not newer:
-            if format_ == _FORMAT and digest != _digest(meta, values):
+            if format_ > 1 and digest != _digest(meta, values):
                 raise ValueError("its content is not that of its digest")
             if meta["epoch"] != _epoch(file) or not isinstance(meta["seed"], int):
                 raise ValueError(f"it says that it is of epoch {meta['epoch']} and seed {meta['seed']}")
@@ -230,8 +232,6 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
                 raise ValueError(f"it says that it was trained on {meta['images']} images")
             if name := state.not_finite(values):
                 raise ValueError(f"{name} is not finite")
-            if format_ == 1:
-                values = {"/".join(name.split("/")[:2]): value for name, value in values.items()}
     except Exception as error:  # damage makes zipfile, NumPy and JSON raise almost anything
         raise _DamagedError(display(f"{type(error).__name__}: {error}")) from error
     if newer:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from keras_sslhsic import compat
-
 
 def copy_of(network: keras.Model, name: str) -> keras.Model:
     """A second network of the same architecture, with the same values and its own variables."""
@@ -24,8 +22,7 @@ def update(averages: Sequence, values: Sequence, decay) -> None:
         values: Keras variables of the same shapes.
         decay: float32 scalar in [0, 1], equal on all replicas.
     """
-    averages = [compat.tensor(v) for v in averages]
-    values = [compat.tensor(v) for v in values]
+    averages, values = [v.value for v in averages], [v.value for v in values]
 
     def blend(average, value, decay):
         average.assign_add(tf.cast(1.0 - decay, average.dtype) * (tf.cast(value, average.dtype) - average))
@@ -43,7 +40,7 @@ def update(averages: Sequence, values: Sequence, decay) -> None:
 def parameters(network: keras.Model) -> list:
     """Weights that gradients train; the frozen ones of a target count as well."""
     moving = {id(v) for v in statistics(network)}
-    return [v for v in network.variables if id(v) not in moving]
+    return [v for v in network.weights if id(v) not in moving]
 
 
 def statistics(network: keras.Model) -> list:

@@ -1,54 +1,90 @@
-"""What `SSLHSIC.fit` accepts as a batch, and the checks that come before training."""
+"""What `fit` trains on, and the checks that come before training."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic import compat
 from keras_sslhsic.data import from_arrays
+from keras_sslhsic.data.images import Images, unpack
+from keras_sslhsic.encoders.base import check_images
 from keras_sslhsic.views import ViewPolicy
 
 _REPEAT = "repeat the channel of the images, np.repeat(images, 3, axis=-1)"
 
 
-def unpack(data: Any) -> tuple[Any, Any]:
-    """Splits a batch, or the `element_spec` of one, into images and labels.
+class TrainingData(NamedTuple):
+    """What `fit` trains on.
+
+    Attributes:
+        dataset: for `keras.Model.fit`.
+        steps_per_epoch: batches in an epoch; None: as many as there are.
+        num_images: in an epoch, None where it is not known.
+        element_spec: what a batch of all workers holds, None where it is not known.
+        exact: whether a fit that goes on from a later epoch sees what an uninterrupted one would have seen.
+    """
+
+    dataset: Any
+    steps_per_epoch: int | None
+    num_images: int | None
+    element_spec: Any
+    exact: bool
+
+
+def training_data(
+    x: Any, y: Any, batch_size: int, seed: int, epoch: int, strategy: tf.distribute.Strategy
+) -> TrainingData:
+    """What is trained on from an epoch on.
 
     Args:
-        data: {"image"} or {"view1", "view2", ...}, optionally with "label"; or images; or (images, labels).
-
-    Returns:
-        (images [B, H, W, C] or a tuple of crops [B, S, S, C], labels int [B] or None).
+        x: `data.Images`; images, uint8 [N, H, W, C], or a dict with them as "image"; a `tf.data.Dataset`, or anything else
+            that Keras takes, as it is.
+        y: labels of arrays, int [N], or None.
+        batch_size: of arrays, over all workers.
+        seed: of the order of arrays.
+        epoch: the first one.
+        strategy: of the model. Of several workers each reads its own part of every batch.
 
     Raises:
-        ValueError: if a dict holds no images.
+        ValueError: for something else than images, labels beside a handle, or crops with NaN or infinities.
     """
-    if isinstance(data, (tuple, list)):
-        labels = data[1] if len(data) > 1 else None
-        images, own_labels = unpack(data[0])
-        return images, own_labels if labels is None else labels
-    if not isinstance(data, dict):
-        return data, None
-    if "image" in data:
-        return data["image"], data.get("label")
-    crops = tuple(data[key] for key in sorted(k for k in data if k.startswith("view")))
-    if not crops:
-        raise ValueError(
-            f"A batch must hold 'image', or crops 'view1', 'view2', ...; it holds {sorted(data)}. Rename the key of the images."
-        )
-    return crops, data.get("label")
-
-
-def as_dataset(x: Any, y: Any, batch_size: int, seed: int, epoch: int) -> Any:
-    """What `fit` trains on from `epoch` on: a dataset as it is; an array, or a dict of arrays, as an endless dataset."""
     check_form(x)
     if isinstance(x, dict) and isinstance(x.get("image"), (np.ndarray, tf.Tensor)):
         x, y = x["image"], x.get("label", y)
     if isinstance(x, (np.ndarray, tf.Tensor)):
         if np.ndim(y) == 2 and np.shape(y)[1] == 1:  # as Keras's own data sets have them
             y = np.reshape(y, [-1])
-        return from_arrays(x, y, batch_size=batch_size, seed=seed, start=(epoch, 0))
-    return x
+        x, y = from_arrays(x, y, batch_size=batch_size, seed=seed), None
+    if not isinstance(x, Images):
+        # Arrays of crops come in the same order in every epoch.
+        return TrainingData(
+            _shared(_finite(x)), None, None, getattr(x, "element_spec", None), isinstance(x, dict)
+        )
+    if y is not None:
+        raise ValueError("Expected labels among the images, found y beside them: give them to the handle.")
+    return TrainingData(_batches(x, epoch, strategy), x.steps_per_epoch, x.num_examples, x.element_spec, True)
+
+
+def _batches(images: Images, epoch: int, strategy: tf.distribute.Strategy) -> Any:
+    """The batches of a handle; of several workers each decodes its own share alone."""
+    if not compat.has_workers(strategy):
+        return images.batches(epoch)
+
+    def of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        batches = images.batches(epoch, share=(context.input_pipeline_id, context.num_input_pipelines))
+        if (replicas := context.num_replicas_in_sync) > context.num_input_pipelines:
+            # Every replica takes a batch of its own from the worker's.
+            batches = batches.rebatch(images.batch_size // replicas, drop_remainder=True)
+        return batches
+
+    return strategy.distribute_datasets_from_function(of_worker)
+
+
+def unit_range(images: Any) -> tf.Tensor:
+    """Images that are not crops, uint8 or float in [0, 255], as the views take them: uint8, or float in [0, 1]."""
+    images = tf.convert_to_tensor(images)
+    return images if images.dtype == tf.uint8 else tf.cast(images, tf.float32) / 255.0
 
 
 def check_form(x: Any) -> None:
@@ -61,7 +97,7 @@ def check_form(x: Any) -> None:
         )
 
 
-def share(dataset: Any) -> Any:
+def _shared(dataset: Any) -> Any:
     """Has a strategy of several workers give each of them its own part of every global batch.
 
     TensorFlow would divide the files instead where it finds some, and then batches are not those of one machine. A
@@ -76,7 +112,7 @@ def share(dataset: Any) -> Any:
     return dataset.with_options(options)
 
 
-def finite(dataset: Any) -> Any:
+def _finite(dataset: Any) -> Any:
     """The same batches, float crops looked at before a step trains on them: one NaN would spoil every weight.
 
     Raises:
@@ -105,18 +141,19 @@ def finite(dataset: Any) -> Any:
 
 
 def check(
-    dataset: Any, num_replicas: int, wanted: tuple[int | None, int | None, int], policy: ViewPolicy
+    data: Any, num_replicas: int, wanted: tuple[int | None, int | None, int], policy: ViewPolicy
 ) -> None:
     """Raises a ValueError for batches that training would fail on, or would silently mistreat.
 
     Args:
-        dataset: what `fit` trains on; anything that has no `element_spec` is not looked at.
+        data: `data.Images`, `TrainingData` or a dataset; what has no `element_spec` is not looked at.
         num_replicas: replicas that share a batch.
         wanted: (height, width, channels) that the encoder reads; None in a place is free.
         policy: of the views that are made of images; crops keep their size.
     """
-    spec = getattr(dataset, "element_spec", None)
-    if spec is None or isinstance(dataset, tf.distribute.DistributedDataset):
+    dataset = getattr(data, "dataset", data)
+    spec = getattr(data, "element_spec", None)
+    if spec is None or (dataset is data and isinstance(data, tf.distribute.DistributedDataset)):
         return
     images, _ = unpack(spec)
     crops = isinstance(images, tuple)
@@ -156,7 +193,7 @@ def check_given(
             _check_shape(images.shape.as_list(), wanted)
             if images.dtype != tf.uint8:
                 for batch in x.take(1):
-                    _check_range(unpack(batch)[0])
+                    check_images(unpack(batch)[0], wanted)
     elif isinstance(x, (np.ndarray, tf.Tensor, dict)) and not (crops and isinstance(unpack(x)[0], tuple)):
         check_call(x, wanted, least)
 
@@ -165,7 +202,7 @@ def check_call(images: Any, wanted: tuple[int | None, int | None, int], least: i
     """Raises a ValueError for images that a trained model would fail on, or would give wrong features of.
 
     Args:
-        images: array or eager tensor, uint8 or float in [0, 1]; or a dict with one.
+        images: array or eager tensor, uint8 or float in [0, 255]; or a dict with one.
         wanted: (height, width, channels) that the encoder reads; None in a place is free.
         least: images that are needed.
     """
@@ -178,7 +215,7 @@ def check_call(images: Any, wanted: tuple[int | None, int | None, int], least: i
     _check_shape(np.shape(images), wanted)
     if len(images) < least:
         raise ValueError(f"Expected at least {least} image{'s' * (least > 1)}, found {len(images)}.")
-    _check_range(images)
+    check_images(images, wanted)
 
 
 def _check_shape(given, wanted):
@@ -198,10 +235,10 @@ def _check_range(images):
         return
     low, high = float(np.min(images)), float(np.max(images))
     if not np.isfinite([low, high]).all():
-        raise ValueError("The images hold NaN or Inf.")
+        raise ValueError("The crops hold NaN or Inf.")
     if not (low >= -0.5 and high <= 1.5):  # resampling overshoots, by less than this
         raise ValueError(
-            f"Images that are not uint8 must lie in [0, 1], found values from {low:g} to {high:g}: give them as uint8 in "
+            f"Crops that are not uint8 must lie in [0, 1], found values from {low:g} to {high:g}: give them as uint8 in "
             "[0, 255], or divide by 255."
         )
 

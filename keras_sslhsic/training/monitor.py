@@ -1,39 +1,63 @@
 """The metrics of the trainer, as they stand in the progress bar and the logs."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import keras
 import tensorflow as tf
 
-AVERAGED = (
-    "loss",
-    "hsic_zy",
-    "hsic_zz",
-    "dependence_ratio",
-    "grad_norm",
-    "feature_std",
-    "effective_rank",
-    "classifier_loss",
-    "online_accuracy",
-)
-LATEST = ("kernel_scale", "tau", "learning_rate")
+_PLACES = 64
 
 
-class Monitor:
-    """Means over an epoch of what varies from step to step, and the latest value of what moves slowly."""
+class Monitor(keras.metrics.Metric):
+    """Means over an epoch of whatever a step reports; of some names, the latest value.
+
+    Names are known when the first step is traced, and variables must be there before: each new name takes a place in two
+    vectors of sums and counts.
+    """
 
     def __init__(self) -> None:
-        self.metrics = {name: keras.metrics.Mean(name=name) for name in AVERAGED + LATEST}
+        super().__init__(name="monitor", dtype="float32")
+        self.sums = self.add_variable((_PLACES,), "zeros", name="sums")
+        self.counts = self.add_variable((_PLACES,), "zeros", name="counts")
+        self.names: list[str] = []
 
-    def update(self, terms: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Takes in the values of one step; returns the results so far of what it reports."""
-        reported = {name: metric for name, metric in self.metrics.items() if name in terms}
-        for name, metric in reported.items():
-            if name in LATEST:
-                metric.reset_state()
-            metric.update_state(terms[name])
-        return {name: metric.result() for name, metric in reported.items()}
+    def update_state(self, terms: Mapping[str, tf.Tensor], latest: Collection[str] = ()) -> None:
+        """Takes in the values of one step.
 
-    def results(self) -> dict[str, tf.Tensor]:
-        """The results of what the steps have reported since the metrics were reset; eager."""
-        return {name: metric.result() for name, metric in self.metrics.items() if metric.count.numpy() > 0}
+        Args:
+            terms: scalars by name.
+            latest: names whose mean is of this step alone.
+
+        Raises:
+            ValueError: if there are more names than places.
+        """
+        self.names += [name for name in terms if name not in self.names]
+        if len(self.names) > _PLACES:
+            raise ValueError(f"At most {_PLACES} metrics can be logged, found {', '.join(self.names)}.")
+        found = [tf.cast(terms.get(name, 0.0), tf.float32) for name in self.names]
+        keeps, counts = [
+            [float(said(name)) for name in self.names]
+            for said in (lambda name: name not in terms or name not in latest, lambda name: name in terms)
+        ]
+        padded = [tf.pad(tf.stack(values), [[0, _PLACES - len(found)]]) for values in (found, keeps, counts)]
+        values, keeps, counts = padded
+        self.sums.assign(keeps * self.sums + values)
+        self.counts.assign(keeps * self.counts + counts)
+
+    def result(self) -> dict[str, tf.Tensor]:
+        """The results so far of every name there is, 0 for those that no step has reported since the reset."""
+        means = tf.math.divide_no_nan(tf.convert_to_tensor(self.sums), tf.convert_to_tensor(self.counts))
+        return {name: means[place] for place, name in enumerate(self.names)}
+
+    def reported(self) -> dict[str, tf.Tensor]:
+        """The results of what the steps have reported since the reset; eager."""
+        counts = self.counts.numpy()
+        return {
+            name: mean for (name, mean), count in zip(self.result().items(), counts, strict=False) if count
+        }
+
+    def save_own_variables(self, store: Mapping) -> None:
+        """Nothing: an epoch's means are no part of a model."""
+
+    def load_own_variables(self, store: Mapping) -> None:
+        """Nothing, likewise."""

@@ -3,13 +3,7 @@
 import keras
 from tqdm.auto import tqdm
 
-_SHOWN = {
-    "loss": "loss",
-    "hsic_zy": "zy",
-    "feature_std": "std",
-    "kernel_scale": "scale",
-    "online_accuracy": "acc",
-}
+_SHOWN = ("loss", "feature_std", "online_accuracy")
 
 
 class Progress(keras.callbacks.Callback):
@@ -34,7 +28,8 @@ class Progress(keras.callbacks.Callback):
         self.bar.update(batch + 1 - self.done)
         self.done = batch + 1
         if logs:
-            shown = {short: f"{float(logs[name]):.3g}" for name, short in _SHOWN.items() if name in logs}
+            names = (*_SHOWN, *self.model.objective.latest)
+            shown = {name: f"{float(logs[name]):.3g}" for name in names if name in logs}
             self.bar.set_postfix(shown, refresh=False)
 
     def on_train_end(self, logs=None):

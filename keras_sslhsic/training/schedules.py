@@ -5,11 +5,10 @@ import math
 import keras
 import tensorflow as tf
 
-_PACKAGE = "keras_sslhsic"
 
-
-@keras.saving.register_keras_serializable(package=_PACKAGE)
-class WarmupCosine(keras.optimizers.schedules.LearningRateSchedule):
+def warmup_cosine(
+    peak: float, total_steps: int, warmup_steps: int = 0
+) -> keras.optimizers.schedules.CosineDecay:
     """Learning rate with linear warm-up and cosine decay to zero.
 
     At step t, with w warm-up steps out of T:
@@ -28,31 +27,22 @@ class WarmupCosine(keras.optimizers.schedules.LearningRateSchedule):
     Raises:
         ValueError: for values outside of these ranges.
     """
-
-    def __init__(self, peak: float, total_steps: int, warmup_steps: int = 0):
-        if peak < 0:
-            raise ValueError(f"peak must be >= 0, got {peak}.")
-        if not 0 <= warmup_steps < total_steps:
-            raise ValueError(
-                f"warmup_steps must be in [0, total_steps), got warmup_steps={warmup_steps}, total_steps={total_steps}. "
-                "Train longer or warm up for fewer steps."
-            )
-        self.peak = float(peak)
-        self.total_steps = int(total_steps)
-        self.warmup_steps = int(warmup_steps)
-
-    def __call__(self, step):
-        t = tf.cast(step, tf.float32)
-        warmup = self.peak * t / max(self.warmup_steps, 1)
-        progress = (t - self.warmup_steps) / (self.total_steps - self.warmup_steps)
-        cosine = self.peak * 0.5 * (1.0 + tf.cos(math.pi * tf.clip_by_value(progress, 0.0, 1.0)))
-        return tf.where(t < self.warmup_steps, warmup, cosine)
-
-    def get_config(self):
-        return {"peak": self.peak, "total_steps": self.total_steps, "warmup_steps": self.warmup_steps}
+    if peak < 0:
+        raise ValueError(f"peak must be at least 0, found {peak}.")
+    if not 0 <= warmup_steps < total_steps:
+        raise ValueError(
+            f"warmup_steps must be in [0, total_steps), found warmup_steps={warmup_steps} and total_steps={total_steps}: "
+            "train longer, or warm up for fewer steps."
+        )
+    return keras.optimizers.schedules.CosineDecay(
+        initial_learning_rate=0.0 if warmup_steps else float(peak),
+        decay_steps=total_steps - warmup_steps,
+        warmup_target=float(peak) if warmup_steps else None,
+        warmup_steps=warmup_steps,
+    )
 
 
-@keras.saving.register_keras_serializable(package=_PACKAGE)
+@keras.saving.register_keras_serializable(package="keras_sslhsic")
 class TargetDecay:
     """Decay rate of the target network's moving average: tau = 1 - (1 - base) (cos(pi t / T) + 1) / 2.
 

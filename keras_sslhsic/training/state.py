@@ -10,37 +10,36 @@ import numpy as np
 
 from keras_sslhsic import compat
 
+OBJECTIVE = "objective."  # begins the names of a loss's state in a model file
 
-def variables(model: keras.Model) -> dict[str, Any]:
-    """Every variable of a compiled trainer: of its networks, itself, and its optimizers.
 
-    Names are the same in every process: ``model/encoder/stem_conv/kernel``, ``model/step``,
+def variables(model: keras.Model) -> dict[str, keras.Variable]:
+    """Every variable of a compiled trainer: of its networks, itself, its loss and its optimizer.
+
+    Names are the same in every process: ``model/encoder/stem_conv/kernel``, ``model/step``, ``objective/kernel_scale``,
     ``optimizer/lars/encoder/stem_conv/kernel/momentum``. Where Keras named a layer and numbered it over the process
     (conv2d_7), the number is its place among such layers of the network.
     """
-    names = _model_names(model)
-    trained = [(v, names[id(v)]) for v in [*model.online_variables, model.kernel_scale]]
-    state = {f"model/{names[id(v)]}": v for v in model.weights}
-    for group in ("optimizer", "kernel_optimizer"):
-        slots = getattr(model, group).variables
-        slot_names = _slot_names([compat.path(v) for v in slots], trained)
-        state.update({f"{group}/{name}": v for name, v in zip(slot_names, slots, strict=True)})
-    return state
+    model_names = _model_names(model)
+    named = {f"model/{model_names[id(v)]}": v for v in model.variables}
+    named.update(("objective/" + name, v) for name, v in _of_objective(model).items())
+    slots = model.optimizer.variables
+    slot_names = _slot_names(
+        [v.path for v in slots], [(v, name.removeprefix("model/")) for name, v in named.items()]
+    )
+    named.update((f"optimizer/{name}", v) for name, v in zip(slot_names, slots, strict=True))
+    return named
 
 
-def by_position(model: keras.Model) -> dict[str, Any]:
-    """The same variables by their places, ``optimizer/0003``, as checkpoints of format 1 have them."""
-    groups = {
-        "model": model.weights,
-        "optimizer": model.optimizer.variables,
-        "kernel_optimizer": model.kernel_optimizer.variables,
-    }
-    return {f"{group}/{i:04d}": v for group, vs in groups.items() for i, v in enumerate(vs)}
+def own(model: keras.Model) -> dict[str, keras.Variable]:
+    """What a trainer holds beside networks and optimizer: its counters, and, if it is compiled, the state of its loss."""
+    counters = {"step": model.step, "first_faults": model.first_faults}
+    return counters | {OBJECTIVE + name: v for name, v in _of_objective(model).items()}
 
 
 def arrays(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The values of variables."""
-    return {name: compat.tensor(variable).numpy() for name, variable in state.items()}
+    return {name: variable.numpy() for name, variable in state.items()}
 
 
 def not_finite(values: Mapping[str, np.ndarray]) -> str | None:
@@ -67,15 +66,23 @@ def assign(state: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> None:
         state[name].assign(value)
 
 
+def _of_objective(model) -> dict[str, keras.Variable]:
+    objective = getattr(model, "objective", None)
+    held = [] if objective is None else objective.variables
+    return dict(zip(_unique(v.name for v in held), held, strict=True))
+
+
 def _model_names(model) -> dict[int, str]:
-    """{id of a variable: its name} of a model's weights, by the attribute that holds their network."""
+    """{id of a variable: its name} of a model's variables, by the attribute that holds their network."""
     named: dict[int, str] = {}
     for attribute, network in vars(model).items():
         if isinstance(network, keras.Layer):
-            paths = _uncounted([compat.path(v) for v in network.weights], network)
-            unique = _unique(f"{attribute}/{path}" for path in paths)
-            named.update(zip(map(id, network.weights), unique, strict=True))
-    rest = [v for v in model.weights if id(v) not in named]
+            # A seed's own path is a number that counts over the process.
+            owners = {id(v): layer.name for layer, v in compat.seeds(network)}
+            paths = [f"{owners[id(v)]}/{v.name}" if id(v) in owners else v.path for v in network.variables]
+            unique = _unique(f"{attribute}/{path}" for path in _uncounted(paths, network))
+            named.update(zip(map(id, network.variables), unique, strict=True))
+    rest = [v for v in model.variables if id(v) not in named]
     named.update(zip(map(id, rest), _unique(v.name for v in rest), strict=True))
     return named
 
@@ -113,7 +120,7 @@ def _slot_names(paths: list[str], trained: list[tuple[Any, str]]) -> list[str]:
     """
     owners = defaultdict(list)
     for variable, name in trained:
-        owners[compat.path(variable).replace("/", "_")].append(name)
+        owners[variable.path.replace("/", "_")].append(name)
     seen: Counter = Counter()
     names = []
     for path in paths:

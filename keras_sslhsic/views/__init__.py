@@ -1,8 +1,7 @@
-"""Two views made on the device."""
+"""Views of images, made on the device: what a policy says, one set of random numbers an image."""
 
 from keras_sslhsic.views.crop import resize_crops as resize_crops
 from keras_sslhsic.views.crop import sample_crop_boxes as sample_crop_boxes
-from keras_sslhsic.views.layer import TwoViews as TwoViews
 from keras_sslhsic.views.plot import show as show
 from keras_sslhsic.views.policy import Blur as Blur
 from keras_sslhsic.views.policy import ColorJitter as ColorJitter

@@ -101,7 +101,7 @@ def augment(images: tf.Tensor, parameters: Parameters, policy: "ViewPolicy", vie
             f"{', '.join(f'{name}=0' for name, value in color.items() if value)} in the policy."
         )
 
-    def choose(chosen, changed):
+    def choose(chosen: tf.Tensor, changed: tf.Tensor) -> tf.Tensor:
         return tf.where(ops.per_image(chosen), changed, images)
 
     if policy.flip:

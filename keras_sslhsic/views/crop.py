@@ -60,10 +60,10 @@ def sample_crop_boxes(
     first = tf.one_hot(tf.argmax(fits, axis=1), fits.shape[1])
     found = tf.reduce_any(fits, axis=1)
 
-    def choose(values, fallback):
+    def choose(values: tf.Tensor, fallback: tf.Tensor | float) -> tf.Tensor:
         return tf.where(found, tf.reduce_sum(first * values, axis=1), fallback)
 
-    def place(free, draw):
+    def place(free: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
         # floor(u (n + 1)) is uniform on 0 ... n, and float32 may round u (n + 1) up to n + 1.
         return choose(tf.minimum(tf.floor(draw * (free + 1.0)), free), tf.floor(free[:, 0] / 2.0))
 

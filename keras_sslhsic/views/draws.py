@@ -1,9 +1,11 @@
 """Uniform numbers that are bit for bit the same eager, in a graph and under XLA."""
 
+from typing import Any
+
 import tensorflow as tf
 
 
-def uniform(shape, seed: tf.Tensor) -> tf.Tensor:
+def uniform(shape: Any, seed: tf.Tensor) -> tf.Tensor:
     """Draws from the uniform distribution on [0, 1), in steps of 2^-24.
 
     Floats of `tf.random.stateless_uniform` differ between eager execution and XLA even with alg="philox",

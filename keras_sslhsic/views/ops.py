@@ -101,7 +101,7 @@ def adjust_hue_and_saturation(
     hue += 6.0 * tf.reshape(delta, [-1, 1, 1])
     chroma = tf.minimum(chroma * tf.reshape(factor, [-1, 1, 1]), value)
 
-    def channel(offset):
+    def channel(offset: float) -> tf.Tensor:
         sector = hue + offset
         sector -= 6.0 * tf.floor(sector / 6.0)  # tf.math.floormod takes several times as long
         return value - chroma * tf.clip_by_value(tf.minimum(sector, 4.0 - sector), 0.0, 1.0)

@@ -20,30 +20,26 @@ def show(
     """Draws each image (left) beside its views, one row an image.
 
     Args:
-        images: [B, H, W, 1 or 3], uint8 or float in [0, 1].
+        images: [B, H, W, C], uint8 or float in [0, 1]; of other than one or three channels, the first three are drawn, or
+            the first of two.
         policy: a `ViewPolicy` or what `views.get` takes.
         seed: int [2].
 
     Returns:
         The matplotlib Figure, which a notebook shows; `figure.savefig(path)` keeps it. No display is needed.
-
-    Raises:
-        ValueError: if the images have neither one channel nor three.
     """
     from matplotlib.figure import Figure
 
-    channels = images.shape[-1]
-    if channels not in (1, 3):
-        raise ValueError(f"Only images of 1 or 3 channels can be drawn, found {channels}.")
     policy = policies.get(policy)
     views = policies.make_views(images, policy, tf.constant(seed))
     columns = [np.asarray(images), *(np.asarray(view) * policy.std + policy.mean for view in views)]
     titles = ["image", *(f"view {index + 1}" for index in range(policy.num_views))]
     figure = Figure(figsize=(1.6 * len(columns), 1.6 * len(images) + 0.3), layout="constrained")
+    drawn = 3 if images.shape[-1] > 2 else 1
     for row, axes in enumerate(figure.subplots(len(images), len(columns), squeeze=False)):
         for axis, title, column in zip(axes, titles, columns, strict=True):
             top = 255 if column.dtype == np.uint8 else 1
-            axis.imshow(np.clip(column[row], 0, top), cmap="gray", vmin=0, vmax=top)
+            axis.imshow(np.clip(column[row, ..., :drawn], 0, top), cmap="gray", vmin=0, vmax=top)
             axis.set_axis_off()
             if row == 0:
                 axis.set_title(title)

@@ -32,7 +32,7 @@ class Crop:
     antialias: bool = False
     box: str = "redrawn"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         crops.check_box(self.box)
 
 
@@ -98,7 +98,7 @@ class ViewPolicy:
     mean: tuple[float, ...] = _IMAGENET_MEAN
     std: tuple[float, ...] = _IMAGENET_STD
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if len(self.blur.probability) != len(self.solarize.probability):
             raise ValueError(
                 "blur.probability and solarize.probability hold one number a view and must be equally long, "

@@ -13,8 +13,9 @@ import keras
 import numpy as np
 
 from keras_sslhsic import files, lock
-from keras_sslhsic.encoders import ARCHITECTURES, Architecture, projector, resnet, with_preprocessing
+from keras_sslhsic.encoders import ARCHITECTURES, Architecture, projector, with_preprocessing
 from keras_sslhsic.encoders.resnet import architecture as named_architecture
+from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.zoo import model_files
 from keras_sslhsic.zoo.official import Checkpoint, listed, read_checkpoint
 from keras_sslhsic.zoo.registry import IMAGENET_MEAN, IMAGENET_STD
@@ -76,7 +77,7 @@ def _networks(checkpoint: Checkpoint) -> Networks:
 
 
 def architecture_name(architecture: Architecture) -> str | None:
-    """The name of an architecture in `networks.ARCHITECTURES`, or None."""
+    """The name of an architecture in `encoders.ARCHITECTURES`, or None."""
     return next((name for name in ARCHITECTURES if named_architecture(name) == architecture), None)
 
 
@@ -129,7 +130,8 @@ def convert(
         expect: name of the architecture that it has to be, e.g. ``"r50_1x"``.
 
     Returns:
-        What was converted, as noted in the file too: architecture, method, kernel_scale, parameters ...
+        What was converted, as noted in the file too: architecture, method, kernel_scale, parameters ...; the note has
+        the encoder's spec as well.
 
     Raises:
         ValueError: for another architecture than expected, arrays left over, or another kind of target.
@@ -144,7 +146,7 @@ def convert(
     model, note = converted(source, target.suffix == ".keras", heads, expect)
     with lock.held(target):
         model_files.save_model(model, target, note)
-    return note
+    return {key: value for key, value in note.items() if key != "spec"}
 
 
 def converted(
@@ -156,20 +158,17 @@ def converted(
     name = architecture_name(networks.architecture)
     if expect is not None and expect != name:
         raise ValueError(f"{files.display(source)} holds {name or networks.architecture}, expected {expect}.")
-    if heads:
-        model = networks_model(networks)
-    elif pixels:
-        model = with_preprocessing(networks.encoder, IMAGENET_MEAN, IMAGENET_STD, size=224)
-    else:
-        model = networks.encoder
+    encoder = with_preprocessing(networks.encoder, IMAGENET_MEAN, IMAGENET_STD, size=224)
+    model = networks_model(networks) if heads else encoder if pixels else networks.encoder
     return model, {
         "architecture": name,
         "shape": networks.architecture._asdict(),
-        "stem": "small" if networks.encoder.get_layer("stem_conv").strides == (1, 1) else "imagenet",
-        "channels": networks.encoder.input_shape[-1],
+        "stem": "small" if "P0" in encoder.spec.stages else "imagenet",
+        "channels": encoder.spec.channels,
         "method": checkpoint.method,
         "kernel_scale": checkpoint.kernel_scale,
         "parameters": model_files.count_parameters(model),
+        "spec": encoder.spec.to_dict(),
     }
 
 

@@ -17,11 +17,11 @@ from keras_sslhsic import checks, files, lock
 from keras_sslhsic.data import broken as broken_files
 from keras_sslhsic.data import decode, folder
 from keras_sslhsic.data.memory import Budget, Lease
-from keras_sslhsic.encoders.base import encoder_of, resizer, sides_seen
-from keras_sslhsic.evaluation.features import encoder_hash
+from keras_sslhsic.encoders import Encoder, encoder_hash, encoder_of
+from keras_sslhsic.encoders.preprocess import resizer
 from keras_sslhsic.files import display
 from keras_sslhsic.zoo import rows
-from keras_sslhsic.zoo.pretrained import load_pretrained
+from keras_sslhsic.zoo.load import load_pretrained
 from keras_sslhsic.zoo.rows import Row
 
 PART = 1024  # files between two saves
@@ -58,7 +58,7 @@ def extract(
     changed (in size or time of change), and leaves out those that are gone.
 
     Args:
-        model: an encoder of pixels, or what `load_pretrained` takes.
+        model: what `encoders.encoder_of` takes, or `load_pretrained`.
         data: folder of images, at any depth.
         out: ``NAME.npz`` (arrays ``files`` [N] and ``features`` float32 [N, F]) or ``NAME.parquet`` (columns
             ``file`` and ``features``); both with the bytes and time of change of the images. Rows are in the
@@ -163,9 +163,9 @@ def _stamp(file: str | os.PathLike) -> tuple[int, int]:
 class _Extractor:
     """Computes the features of files."""
 
-    def __init__(self, encoder: keras.Model, root: Path, batch_size: int, memory_mb: int) -> None:
+    def __init__(self, encoder: Encoder, root: Path, batch_size: int, memory_mb: int) -> None:
         self.encoder, self.root, self.batch_size = encoder, root, batch_size
-        self.fit, self.channels = resizer(encoder), encoder.input_shape[-1]
+        self.fit, self.channels = resizer(encoder.spec), encoder.spec.channels
         # One half for the images that are decoded and wait, one for those that go through the network.
         self.memory = Budget(-(-memory_mb // 2))
         self.pixels = memory_mb * 2**20 // 2 // _network_bytes(encoder)
@@ -194,7 +194,7 @@ class _Extractor:
         """Each file's image, or what is wrong with it, in order; no more are read than two batches ahead."""
         waiting: collections.deque = collections.deque()
 
-        def first():
+        def first() -> tuple[str, np.ndarray | str]:
             name, lease, future = waiting.popleft()
             with lease:
                 return name, future.result()
@@ -246,10 +246,10 @@ class _Extractor:
             yield batch
 
 
-def _network_bytes(encoder: keras.Model) -> int:
+def _network_bytes(encoder: Encoder) -> int:
     """Bytes that a network takes for a pixel: of its largest layer's input, output and one more, and of images."""
     count = 7  # images, by which their tensors are told from weights
-    height, width, channels = sides_seen(encoder)
+    height, width, channels = encoder.spec.shape_seen
     shape = count, height or 256, width or 256, channels
     graph = tf.function(encoder).get_concrete_function(tf.TensorSpec(shape)).graph
     tensors = [tensor for operation in graph.get_operations() for tensor in operation.outputs]

@@ -9,7 +9,7 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,8 +18,8 @@ import keras
 import numpy as np
 
 from keras_sslhsic import compat, files
+from keras_sslhsic.encoders import Encoder
 
-NOTE = "keras_sslhsic"  # attribute of a .weights.h5 file, member of a .keras file: JSON
 LARGEST = 2**34  # bytes of a model file: four times the largest that was published
 _WEIGHTS = "model.weights.h5"  # member of a .keras file
 _TEXT = 2**22  # bytes of a member that is JSON: twenty times those of a ResNet-50
@@ -32,28 +32,19 @@ def count_parameters(model: keras.Model) -> int:
     return sum(int(np.prod(v.shape)) for v in model.weights if not v.name.startswith("moving_"))
 
 
-def archive(model: keras.Model, note: dict[str, Any] | None = None) -> bytes:
-    """The bytes of ``NAME.keras``, with a note if one is given."""
-    content = compat.archive(model)
-    if note is not None:
-        with zipfile.ZipFile(content, "a") as members:
-            members.writestr(f"{NOTE}.json", json.dumps(note))
-    return content.getvalue()
-
-
-def save_model(model: keras.Model, target: str | os.PathLike, note: dict[str, Any]) -> None:
+def save_model(model: keras.Model, target: str | os.PathLike, note: Mapping[str, Any]) -> None:
     """Saves a model to ``NAME.keras``, or its weights to ``NAME.weights.h5``, with a note; never half.
 
     Raises:
         OSError: if it cannot be written; the message names `target`.
     """
-    if Path(target).suffix == ".keras":
-        files.write_bytes(target, archive(model, note))
-        return
-    content = compat.weights_file(model)
-    with h5py.File(content, "r+") as file:
-        file.attrs[NOTE] = json.dumps(note)
-    files.write_bytes(target, content.getvalue())
+    if Path(target).suffix != ".keras":
+        content = compat.weights_file(model, note)
+    elif isinstance(model, Encoder):
+        content = model.archive(note)
+    else:
+        content = compat.archive(model, note)
+    files.write_bytes(target, content)
 
 
 def read_note(path: str | os.PathLike) -> dict[str, Any]:
@@ -65,10 +56,10 @@ def read_note(path: str | os.PathLike) -> dict[str, Any]:
     """
     with _opened(path, "is not a readable model file") as content:
         if isinstance(content, zipfile.ZipFile):
-            member = f"{NOTE}.json"
+            member = f"{compat.NOTE}.json"
             text = content.read(member) if member in content.namelist() else "{}"
         else:
-            text = content.attrs.get(NOTE, "{}")
+            text = content.attrs.get(compat.NOTE, "{}")
         note = json.loads(text)
         if not isinstance(note, dict):
             raise ValueError(f"its note is a {type(note).__name__}, expected a mapping")

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from keras_sslhsic import files, lock
-from keras_sslhsic.zoo import model_files, registry
-from keras_sslhsic.zoo.card import describe, save_entry
+from keras_sslhsic.zoo import registry
+from keras_sslhsic.zoo.load import load_encoder
 from keras_sslhsic.zoo.registry import Entry
+from keras_sslhsic.zoo.save import describe, save_entry
 from keras_sslhsic.zoo.sources import ENCODER_FILE
 
 DATA = "bundled Fashion-MNIST subset (10,000 training images, MIT licence), without labels"
@@ -36,7 +37,7 @@ def pack(run: str | os.PathLike, name: str, folder: str | os.PathLike = registry
     """
     run, folder = Path(run), Path(folder)
     facts = _facts(files.read_json(run / "config.json"), files.read_json(run / "summary.json"), run)
-    encoder = model_files.load(run / ENCODER_FILE)
+    encoder = load_encoder(run / ENCODER_FILE)
     fields = describe(encoder, name, facts)
     target = folder / f"{name}.keras"
     with lock.held(target):

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
 from keras_sslhsic.files import display
 
 BUNDLED = Path(__file__).parent / "files"  # NAME.json beside NAME.keras
@@ -28,7 +30,7 @@ class Entry:
 
     Attributes:
         name: what `load_pretrained` is asked for.
-        architecture: a name of `networks.ARCHITECTURES`.
+        architecture: a name of `encoders.ARCHITECTURES`.
         width: multiplier of the base channels, or None for the one in the name.
         stem: ``"imagenet"`` or ``"small"``.
         input_size: side in pixels that images are resized to, or None to take them as they come.
@@ -101,10 +103,7 @@ class Entry:
         ]
         if missing:
             raise ValueError(f"A registry entry needs the fields {', '.join(missing)}.")
-        for field, value in fields.items():
-            expected, fits = _FIELDS[field]
-            if not fits(value):
-                raise ValueError(f"The {field} of a registry entry {expected}, found {value!r:.100}.")
+        check_fields(fields)
         fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
         return cls(**fields)
 
@@ -154,6 +153,14 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "size": ("is a number of bytes or null", _or_null(_count(2**50))),
 }
+
+
+def check_fields(fields: Mapping[str, Any]) -> None:
+    """Raises ValueError for a field of an entry, as JSON has it, that is nothing that it can be."""
+    for field, value in fields.items():
+        expected, fits = _FIELDS[field]
+        if not fits(value):
+            raise ValueError(f"The {field} of a registry entry {expected}, found {value!r:.100}.")
 
 
 def unstated(entry: Entry) -> Entry:
@@ -245,7 +252,7 @@ def get(name: str) -> Entry:
 def format_table() -> str:
     """Formats the registry as a table of text, one line a network."""
     header = ("name", "method", "features", "parameters", "input", "weights", "reported", "licence")
-    rows = [header]
+    rows = []
     for entry in entries().values():
         side = "any" if entry.input_size is None else f"{entry.input_size}x{entry.input_size}"
         reported = ", ".join(f"{metric} {value:.1f}" for metric, value in entry.metrics.items()) or "-"
@@ -261,8 +268,4 @@ def format_table() -> str:
                 entry.licence or "-",
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+    return tabulate(rows, header, "simple", disable_numparse=True)

@@ -4,7 +4,7 @@ import os
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -166,7 +166,8 @@ def _read_parquet(file: BinaryIO) -> tuple[dict[str, Row], Origin]:
     return rows, Origin(*(metadata[field.encode()].decode() for field in Origin._fields))
 
 
-def pyarrow_modules():
+def pyarrow_modules() -> tuple[Any, Any]:
+    """pyarrow and pyarrow.parquet, or an ImportError that says how to get them."""
     try:
         import pyarrow
         from pyarrow import parquet

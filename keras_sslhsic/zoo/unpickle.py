@@ -10,6 +10,7 @@ import io
 import math
 import os
 import re
+from collections.abc import Iterable
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -62,7 +63,7 @@ class Record(tuple):
 
     fields: tuple[str, ...]
 
-    def __new__(cls, values, fields: tuple[str, ...] = ()):
+    def __new__(cls, values: Iterable[Any], fields: tuple[str, ...] = ()) -> "Record":
         record = super().__new__(cls, values)
         record.fields = fields
         return record

@@ -85,7 +85,7 @@ def train(model, name=None):
 
     The model is left as it was.
     """
-    variables = [*model.variables, *model.optimizer.variables, *model.kernel_optimizer.variables]
+    variables = [*model.variables, *model.optimizer.variables, *model.objective.variables]
     before = [v.numpy() for v in variables]
     rng = np.random.default_rng(0)
     batch = {f"view{i}": tf.constant(rng.integers(0, 256, (6, 8, 8, 3), np.uint8)) for i in (1, 2)}

@@ -1,10 +1,11 @@
-"""from_arrays: contents, order, resumption, shards, and messages for bad input."""
+"""from_arrays: contents, order, resumption, shares, and messages for bad input."""
 
 import hashlib
 from itertools import chain
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_sslhsic.data import bundled, from_arrays
 
@@ -24,10 +25,13 @@ def ids(dataset, count=None):
 
 
 def test_batches_hold_the_images_and_their_labels():
-    dataset = from_arrays(X, Y, batch_size=8, epochs=1)
-    assert dataset.element_spec["image"].shape == (8, 2, 3, 1)
+    images = from_arrays(X, Y, batch_size=8, class_names="abcde")
+    dataset = images.batches(epochs=1)
+    assert images.element_spec == dataset.element_spec
+    assert images.element_spec["image"] == tf.TensorSpec([8, 2, 3, 1], tf.uint8)
+    assert (images.batch_size, images.num_examples, images.class_names) == (8, N, list("abcde"))
     batches = list(dataset)
-    assert len(batches) == dataset.steps_per_epoch == int(dataset.cardinality()) == 4
+    assert len(batches) == images.steps_per_epoch == int(dataset.cardinality()) == 4
     for batch in batches:
         image, label = batch["image"].numpy(), batch["label"].numpy()
         assert image.dtype == np.uint8 and label.dtype == np.int64
@@ -38,7 +42,7 @@ def test_batches_hold_the_images_and_their_labels():
 
 def test_each_epoch_is_a_permutation_of_its_own_and_repeats_with_the_seed():
     def epochs(seed):
-        batches = ids(from_arrays(X, batch_size=10, seed=seed, drop_remainder=False, epochs=2))
+        batches = ids(from_arrays(X, batch_size=10, seed=seed, drop_remainder=False).batches(epochs=2))
         assert [len(batch) for batch in batches] == [10, 10, 10, 7] * 2
         return flat(batches[:4]), flat(batches[4:])
 
@@ -50,45 +54,44 @@ def test_each_epoch_is_a_permutation_of_its_own_and_repeats_with_the_seed():
 
 
 def test_without_shuffling_the_order_is_that_of_the_array():
-    dataset = from_arrays(X, batch_size=16, shuffle=False, drop_remainder=False, epochs=1)
-    assert flat(ids(dataset)) == list(range(N))
+    images = from_arrays(X, batch_size=16, shuffle=False, drop_remainder=False)
+    assert flat(ids(images.batches(epochs=1))) == list(range(N))
 
 
 @pytest.mark.parametrize("start", [(0, 0), (0, 3), (1, 0), (2, 1), (0, 9), (100, 2)])
 def test_a_stream_started_at_a_step_goes_on_as_the_uninterrupted_one(start):
-    steps = from_arrays(X, batch_size=8, seed=1).steps_per_epoch
-    skipped = start[0] * steps + start[1]
-    uninterrupted = ids(from_arrays(X, batch_size=8, seed=1), skipped + 6)
-    assert ids(from_arrays(X, batch_size=8, seed=1, start=start), 6) == uninterrupted[skipped:]
+    images = from_arrays(X, batch_size=8, seed=1)
+    skipped = start[0] * images.steps_per_epoch + start[1]
+    uninterrupted = ids(images.batches(), skipped + 6)
+    assert ids(images.batches(*start), 6) == uninterrupted[skipped:]
 
 
 def test_a_start_ends_with_the_same_last_epoch():
-    whole = ids(from_arrays(X, batch_size=8, epochs=3))
-    assert ids(from_arrays(X, batch_size=8, epochs=3, start=(1, 2))) == whole[6:]
+    images = from_arrays(X, batch_size=8)
+    resumed = images.batches(1, 2, epochs=3)
+    assert ids(resumed) == ids(images.batches(epochs=3))[6:] and int(resumed.cardinality()) == 6
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_hosts_share_each_global_batch(count):
-    hosts = [
-        ids(from_arrays(X, batch_size=4, seed=5, shard=(i, count), epochs=2), None) for i in range(count)
-    ]
-    together = ids(from_arrays(X, batch_size=4 * count, seed=5, epochs=2))
-    assert [len(host) for host in hosts] == [len(together)] * count
-    for step, batch in enumerate(together):
-        assert sorted(flat(host[step] for host in hosts)) == sorted(batch)
+@pytest.mark.parametrize("drop_remainder", [True, False])
+def test_workers_share_each_batch_in_its_order(count, drop_remainder):
+    images = from_arrays(X, batch_size=6, seed=5, drop_remainder=drop_remainder)
+    shares = [images.batches(epochs=2, share=(i, count)) for i in range(count)]
+    together = ids(images.batches(epochs=2))
+    assert shares[0].element_spec["image"].shape[0] == (6 // count if drop_remainder else None)
+    assert [flat(parts) for parts in zip(*map(ids, shares), strict=True)] == together
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_hosts_cover_everything_once(count):
-    order = {"batch_size": 4, "drop_remainder": False, "epochs": 1}
-    hosts = [flat(ids(from_arrays(X, shard=(i, count), **order))) for i in range(count)]
-    assert sorted(flat(hosts)) == list(range(N))
+def test_a_sample_is_spread_over_the_images():
+    images = from_arrays(X, batch_size=8)
+    assert images.sample(4)[:, 0, 0, 0].tolist() == [0, 12, 24, 36]
+    assert images.sample(100).shape == X.shape
 
 
 def test_the_order_is_uniform():
     """Chi-square over (position, example) and over neighbouring examples, of 1,500 epochs of 12 examples."""
     n, epochs = 12, 1500
-    stream = from_arrays(X[:n], batch_size=n, epochs=epochs)
+    stream = from_arrays(X[:n], batch_size=n).batches(epochs=epochs)
     order = np.array(ids(stream))
     expected = epochs / n
     placed = np.stack([np.bincount(order[:, position], minlength=n) for position in range(n)])
@@ -101,18 +104,14 @@ def test_the_order_is_uniform():
 def test_arrays_mapped_from_a_file_are_read_by_batch(tmp_path):
     np.save(tmp_path / "x.npy", X)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    assert ids(from_arrays(mapped, batch_size=8), 5) == ids(from_arrays(X, batch_size=8), 5)
+    assert ids(from_arrays(mapped, batch_size=8).batches(), 5) == ids(from_arrays(X, batch_size=8).batches(), 5)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"x": X, "batch_size": 64}, r"37 examples, fewer than one batch of 64"),
-        (
-            {"x": X, "batch_size": 20, "shard": (0, 2)},
-            r"37 examples, fewer than one batch of 20 on each of 2 hosts",
-        ),
-        ({"x": X[:0], "batch_size": 1, "drop_remainder": False}, r"no images.*\[0, 2, 3"),
+        ({"x": X[:0], "batch_size": 1, "drop_remainder": False}, r"found none.*\[0, 2, 3"),
         ({"x": X, "batch_size": 0}, r"batch_size must be at least 1, found 0"),
         ({"x": X / np.float32(255), "batch_size": 8}, r"float32 in \[0, 1\].*x \* 255"),
         ({"x": X.astype(np.float64), "batch_size": 8}, r"float64 in \[0, 36\].*np\.round\(x\)"),
@@ -124,25 +123,36 @@ def test_arrays_mapped_from_a_file_are_read_by_batch(tmp_path):
         ({"x": X, "y": Y.astype(str), "batch_size": 8}, r"found <U.*np\.unique"),
         ({"x": X, "y": np.eye(37), "batch_size": 8}, r"argmax"),
         ({"x": X[..., 0], "batch_size": 8}, r"\[37, 2, 3\].*np\.newaxis"),
-        ({"x": X, "y": Y.astype(float), "batch_size": 8}, r"labels must be integers, found float64"),
-        ({"x": X, "y": Y[:5], "batch_size": 8}, r"shape \[37\].*found \[5\]"),
+        ({"x": X, "y": Y.astype(float), "batch_size": 8}, r"Labels must be integers, found float64"),
+        ({"x": X, "y": Y[:5], "batch_size": 8}, r"Labels must have the shape \[37\].*found \[5\]"),
         ({"x": X, "y": np.eye(37, dtype=int), "batch_size": 8}, r"argmax"),
         ({"x": X, "y": Y - 1, "batch_size": 8}, r"negative, found -1"),
         ({"x": X, "batch_size": 8, "seed": -1}, r"seed must be at least 0, found -1"),
         ({"x": X, "batch_size": 8, "seed": "a"}, r"seed must be an integer, found 'a'"),
         ({"x": X, "batch_size": 2.5}, r"batch_size must be an integer, found 2.5"),
-        ({"x": X, "batch_size": 8, "epochs": 0}, r"epochs must be None or at least 1, found 0"),
         ({"x": X, "batch_size": 8, "shuffle": "no"}, r"shuffle must be True or False, found 'no'"),
-        ({"x": X, "batch_size": 8, "shard": (2, 2)}, r"shard.*\(2, 2\)"),
-        ({"x": X, "batch_size": 8, "shard": (0, 0)}, r"shard.*\(0, 0\)"),
-        ({"x": X, "batch_size": 8, "start": (0, -1)}, r"the step of start must be at least 0, found -1"),
-        ({"x": X, "batch_size": 8, "start": 3}, r"start must be \(epoch, step\), found 3"),
-        ({"x": X, "batch_size": 8, "start": (0, "a")}, r"the step of start must be an integer, found 'a'"),
     ],
 )
 def test_bad_input_is_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         from_arrays(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"epochs": 0}, r"epochs must be None or at least 1, found 0"),
+        ({"epoch": "a"}, r"epoch must be an integer, found 'a'"),
+        ({"step": -1}, r"step must be at least 0, found -1"),
+        ({"share": (2, 2)}, r"share.*\(2, 2\)"),
+        ({"share": (0, 0)}, r"count of share must be at least 1, found 0"),
+        ({"share": 3}, r"share must be \(index, count\), found 3"),
+        ({"share": (0, 3)}, r"A batch of 8 images cannot be shared by 3 workers.*multiple of 3"),
+    ],
+)
+def test_batches_that_cannot_be_meant_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        from_arrays(X, batch_size=8).batches(**arguments)
 
 
 def test_bundled_images_are_balanced_and_distinct():

@@ -86,7 +86,7 @@ def test_gray_images_have_one_mean(zoo):
 
 def test_a_folder_of_broken_files_is_an_error(tmp_path):
     (tmp_path / "text.jpg").write_text("no image")
-    with pytest.raises(ValueError, match=r"all 1 image files.*not a readable"):
+    with pytest.raises(ValueError, match=r"All 1 image files.*not a readable"):
         inspect_folder(tmp_path)
 
 

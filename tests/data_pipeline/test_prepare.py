@@ -18,11 +18,11 @@ def test_folders_become_splits(folder, tmp_path, identities, caplog):
         "train": 20,
         "validation": 6,
     }
-    options = {"data_dir": tmp_path / "tfds", "image_size": 8, "epochs": 1}
+    options = {"data_dir": tmp_path / "tfds", "image_size": 8}
     for split, count in (("train", 20), ("validation", 6)):
-        dataset = from_tfds("gray_photos", split, batch_size=count, **options)
-        assert dataset.class_names == ["class 0", "class 1"]
-        (batch,) = dataset
+        images = from_tfds("gray_photos", split, batch_size=count, **options)
+        assert images.class_names == ["class 0", "class 1"]
+        (batch,) = images.batches(epochs=1)
         numbers = identities(batch["image"])
         assert sorted(numbers) == list(range(count))
         np.testing.assert_array_equal(batch["label"], np.array(numbers) % 2)

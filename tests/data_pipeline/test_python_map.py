@@ -18,7 +18,7 @@ class Images(np.ndarray):
 def test_arrays_end_with_their_data_set():
     images = np.zeros((8, 2, 2, 1), np.uint8).view(Images)
     watched = weakref.ref(images)
-    dataset = from_arrays(images, batch_size=4, epochs=1)
+    dataset = from_arrays(images, batch_size=4).batches(epochs=1)
     del images
     gc.collect()
     assert len(list(dataset)) == 2 and watched() is not None
@@ -33,18 +33,17 @@ def test_arrays_end_with_their_data_set():
 
 def test_replicas_keep_it():
     strategy = tf.distribute.MirroredStrategy(["cpu:0"])
-    dataset = from_arrays(
-        np.arange(8, dtype=np.uint8).reshape(8, 1, 1, 1), batch_size=4, epochs=1, shuffle=False
-    )
+    images = from_arrays(np.arange(8, dtype=np.uint8).reshape(8, 1, 1, 1), batch_size=4, shuffle=False)
+    dataset = images.batches(epochs=1)
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
-    del dataset
+    del images, dataset
     gc.collect()
     assert [batch["image"].numpy().ravel().tolist() for batch in iterator] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_a_function_that_is_gone_is_said():
     specs = {"a": tf.TensorSpec([], tf.int64)}
-    dataset = map_python(tf.data.Dataset.range(2).map(lambda i: (i,)), lambda i: [i + 1], specs)
+    dataset = map_python(tf.data.Dataset.range(2).map(lambda i: (i,)), lambda i: {"a": i + 1}, specs)
     assert [int(one["a"]) for one in dataset] == [1, 2]
     dataset._input_dataset.function = None
     gc.collect()

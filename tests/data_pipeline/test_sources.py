@@ -6,7 +6,8 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from keras_sslhsic import views
-from keras_sslhsic.data.sources import source
+from keras_sslhsic.data import bundled
+from keras_sslhsic.data.sources import bundled_splits, source
 
 
 def test_a_negative_seed_is_named():
@@ -17,7 +18,7 @@ def test_a_negative_seed_is_named():
 
 def test_an_unknown_source_is_named():
     config = ConfigDict({"batch_size": 8, "seed": 0, "data": {"source": "web"}})
-    with pytest.raises(ValueError, match="Unknown data source 'web'; expected one of bundled, folder, tfds"):
+    with pytest.raises(ValueError, match="Unknown data source 'web': there are bundled, folder, tfds"):
         source(config)
 
 
@@ -40,3 +41,17 @@ def test_host_crops_are_those_of_the_views_and_of_the_whole_image(tmp_path, host
         assert np.mean(batch["view1"].numpy() > 200) > 0.5
     else:
         assert batch["image"].shape == (8, 16, 16, 3) and np.max(batch["image"]) == 0
+
+
+@pytest.mark.parametrize("holdout", [0.0, 0.1])
+def test_the_bundled_images_are_trained_on_but_for_what_is_held_out(holdout):
+    config = ConfigDict({"batch_size": 50, "seed": 0, "data": {"source": "bundled", "holdout": holdout}})
+    images, (train, test) = source(config), bundled_splits(holdout)
+    assert images.num_examples == len(train[0]) == len(train[1]) == 10_000 - round(10_000 * holdout)
+    assert images.class_names == list(bundled.CLASS_NAMES) and images.sample(3).shape == (3, 28, 28, 1)
+    (x, y), given = bundled.load()
+    if holdout:
+        assert np.bincount(test[1]).tolist() == [100] * 10
+        assert sorted(map(bytes, [*train[0], *test[0]])) == sorted(map(bytes, x))
+    else:
+        np.testing.assert_array_equal(test[0], given[0])

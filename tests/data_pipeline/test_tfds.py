@@ -66,10 +66,12 @@ def flat(batches):
 
 
 def test_batches_hold_the_images_and_their_labels(load):
-    dataset = load(epochs=1, image_size=8)
-    assert dataset.steps_per_epoch == int(dataset.cardinality()) == 5
-    assert dataset.element_spec["image"] == tf.TensorSpec([8, 8, 8, 3], tf.uint8)
-    assert dataset.class_names == ["0", "1", "2"]
+    images = load(image_size=8)
+    dataset = images.batches(epochs=1)
+    assert images.steps_per_epoch == int(dataset.cardinality()) == 5 and images.num_examples == 45
+    assert images.element_spec == dataset.element_spec
+    assert images.element_spec["image"] == tf.TensorSpec([8, 8, 8, 3], tf.uint8)
+    assert images.class_names == ["0", "1", "2"]
     batches = list(dataset.as_numpy_iterator())
     assert len(batches) == 5
     for batch in batches:
@@ -80,12 +82,12 @@ def test_batches_hold_the_images_and_their_labels(load):
 
 
 def test_splits_are_those_of_tfds(load, data_dir):
-    options = {"epochs": 1, "shuffle": False, "drop_remainder": False}
+    options = {"shuffle": False, "drop_remainder": False}
     builder = tfds.builder("grays", data_dir=data_dir)
     for split in ("train", "validation", "train[10:]", "train[:10]", "train[20%:60%]"):
         read = builder.as_dataset(split=split, read_config=tfds.ReadConfig(interleave_cycle_length=1))
         expected = [int(example["image"][0, 0, 0]) // 5 for example in read.as_numpy_iterator()]
-        assert flat(numbers(load(split, **options))) == expected
+        assert flat(numbers(load(split, **options).batches(epochs=1))) == expected
 
 
 def test_the_papers_imagenet_splits_share_out_the_training_images():
@@ -99,19 +101,22 @@ def test_the_papers_imagenet_splits_share_out_the_training_images():
 
 @pytest.mark.parametrize("window", [1, 1000])
 def test_each_epoch_visits_everything_once_in_an_order_of_its_own(load, window):
-    batches = numbers(load(epochs=2, drop_remainder=False, window=window, seed=1))
+    def read(seed):
+        return numbers(load(drop_remainder=False, window=window, seed=seed).batches(epochs=2))
+
+    batches = read(1)
     first, second = flat(batches[:6]), flat(batches[6:])
     assert sorted(first) == sorted(second) == list(range(45))
     assert first != second and first != sorted(first)
-    assert batches == numbers(load(epochs=2, drop_remainder=False, window=window, seed=1))
-    assert batches != numbers(load(epochs=2, drop_remainder=False, window=window, seed=2))
+    assert batches == read(1) and batches != read(2)
 
 
 @pytest.mark.parametrize("window", [1, 20])
 @pytest.mark.parametrize("start", [(0, 3), (1, 0), (0, 14)])
 def test_a_stream_started_at_a_step_goes_on_as_the_uninterrupted_one(load, start, window):
-    whole = numbers(load(epochs=4, window=window))
-    assert numbers(load(epochs=4, window=window, start=start)) == whole[start[0] * 5 + start[1] :]
+    images = load(window=window)
+    whole = numbers(images.batches(epochs=4))
+    assert numbers(images.batches(*start, epochs=4)) == whole[start[0] * 5 + start[1] :]
 
 
 def test_a_start_does_not_read_the_windows_of_the_past(load, monkeypatch):
@@ -123,34 +128,67 @@ def test_a_start_does_not_read_the_windows_of_the_past(load, monkeypatch):
 
     read = module._read
     monkeypatch.setattr(module, "_read", counting)
-    numbers(load(epochs=1, window=1, shuffle=False, start=(0, 4)))
+    numbers(load(window=1, shuffle=False).batches(0, 4, epochs=1))
     assert len(reads) <= 2 and min(reads) >= 27
 
 
-def test_hosts_are_disjoint_and_cover_everything(load, count=3):
-    options = {"epochs": 1, "drop_remainder": False, "batch_size": 4}
-    hosts = [flat(numbers(load(shard=(i, count), **options))) for i in range(count)]
-    assert sorted(flat(hosts)) == list(range(45))
-    assert load(shard=(0, count), batch_size=4).steps_per_epoch == 45 // count // 4
+def test_workers_are_disjoint_and_cover_everything(load, count=3):
+    images = load(drop_remainder=False, batch_size=12)
+    workers = [flat(numbers(images.batches(epochs=1, share=(i, count)))) for i in range(count)]
+    assert sorted(flat(workers)) == list(range(45))
+    whole = load(batch_size=12)
+    for index in range(count):
+        batches = numbers(whole.batches(epochs=1, share=(index, count)))
+        assert [len(batch) for batch in batches] == [4] * whole.steps_per_epoch
+
+
+def test_workers_read_their_own_files_and_decode_their_own_images(load, monkeypatch):
+    images, files, decoded = load(batch_size=10), [set(), set()], [0, 0]
+    read, decode = module._read, module.decode.decode
+    for index in range(2):
+        monkeypatch.setattr(module, "_read", lambda piece, i=index: files[i].add(piece.file) or read(piece))
+
+        def counted(*args, i=index):
+            decoded[i] += 1
+            return decode(*args)
+
+        monkeypatch.setattr(module.decode, "decode", counted)
+        list(images.batches(epochs=1, share=(index, 2)))
+    assert decoded == [20, 20]
+    assert len(files[0] & files[1]) <= 1 and len(files[0] | files[1]) == 5  # the file in the middle has both's
+
+
+def test_a_handle_opens_its_data_set_once_and_a_sample_decodes_no_others(load, monkeypatch):
+    opened, decoded, decode = [], [], module.decode.decode
+    monkeypatch.setattr(module.decode, "decode", lambda *args: decoded.append(1) or decode(*args))
+    prepared = module.prepared_builder
+    monkeypatch.setattr(module, "prepared_builder", lambda *args: opened.append(1) or prepared(*args))
+    images = load(cache="decoded", image_size=8)
+    assert len(set(images.sample(11)[:, 0, 0, 0].tolist())) == len(decoded) == 11
+    for _ in range(3):
+        list(images.batches(epochs=1))
+    assert len(opened) == 1 and len(decoded) <= 45
+    assert load(host_crops=views.byol(4)).sample(100).shape == (45, 8, 8, 3)
 
 
 def test_host_crops_differ_by_epoch_and_resume(load):
     options = {"host_crops": views.byol(4), "image_size": 8, "shuffle": False}
-    whole = list(load(epochs=2, **options).as_numpy_iterator())
+    images = load(**options)
+    whole = list(images.batches(epochs=2).as_numpy_iterator())
     assert set(whole[0]) == {"view1", "view2", "label"} and whole[0]["view2"].shape == (8, 4, 4, 3)
-    resumed = list(load(epochs=2, start=(1, 1), **options).as_numpy_iterator())
+    resumed = list(images.batches(1, 1, epochs=2).as_numpy_iterator())
     for one, other in zip(whole[6:], resumed, strict=True):
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
 
 
 def test_decoded_images_can_be_cached(load, monkeypatch):
-    options = {"epochs": 3, "cache": "decoded", "image_size": 8}
-    plain = numbers(load(**(options | {"cache": None})))
+    options = {"cache": "decoded", "image_size": 8}
+    plain = numbers(load(**(options | {"cache": None})).batches(epochs=3))
     decoded = []
     decode = module.decode.decode
     monkeypatch.setattr(module.decode, "decode", lambda *args: decoded.append(1) or decode(*args))
-    assert numbers(load(**options)) == plain
+    assert numbers(load(**options).batches(epochs=3)) == plain
     assert len(decoded) <= 45 + 8  # a batch of two epochs may be in flight
 
 
@@ -203,9 +241,9 @@ def test_a_file_shorter_than_stated_is_named(remains, message, tmp_path):
     while start < len(content):  # the length of a record, its checksum, the record, its checksum
         start, last = start + 16 + int.from_bytes(content[start : start + 8], "little"), start
     file.write_bytes(remains(content, last))
-    dataset = from_tfds("grays", batch_size=8, image_size=None, data_dir=tmp_path, shuffle=False, epochs=1)
+    images = from_tfds("grays", batch_size=8, image_size=None, data_dir=tmp_path, shuffle=False)
     with pytest.raises(tf.errors.OpError, match=f"{file.name}.*{message}"):
-        numbers(dataset)
+        numbers(images.batches(epochs=1))
 
 
 def test_a_damaged_record_names_the_example(load, monkeypatch):
@@ -215,20 +253,21 @@ def test_a_damaged_record_names_the_example(load, monkeypatch):
         return decode(content[:30] if decode(content)[0, 0, 0] == 50 else content, *args)
 
     monkeypatch.setattr(module.decode, "decode", damaged)
-    with pytest.raises(tf.errors.OpError, match=r"grays, train, example \d+: "):
-        numbers(load(epochs=1, drop_remainder=False))
+    with pytest.raises(tf.errors.OpError, match=r"grays/1\.0\.0, train, example \d+ cannot be decoded: "):
+        numbers(load(drop_remainder=False).batches(epochs=1))
 
 
 def test_threads_end_with_their_data_set(load):
     before = set(threading.enumerate())
-    dataset = load(epochs=1, workers=2)
+    images = load(workers=2)
+    dataset = images.batches(epochs=1)
     assert len(numbers(dataset)) == 5
 
     def own():
         return {t.name.split("_")[0] for t in threading.enumerate() if t not in before}
 
     assert {"decode", "files", "windows"} <= own()
-    del dataset
+    del images, dataset
     gc.collect()
     deadline = time.monotonic() + 60
     while {"decode", "files", "windows"} & own() and time.monotonic() < deadline:
@@ -240,7 +279,7 @@ def test_images_larger_than_the_memory_are_decoded(load, monkeypatch):
     held = []
     hold = Lease.hold
     monkeypatch.setattr(Lease, "hold", lambda self, size: held.append(size) or hold(self, 2**21))
-    assert sorted(flat(numbers(load(epochs=1, drop_remainder=False, workers=4, memory_mb=1)))) == list(
-        range(45)
-    )
+    assert sorted(
+        flat(numbers(load(drop_remainder=False, workers=4, memory_mb=1).batches(epochs=1)))
+    ) == list(range(45))
     assert held == [16 * 4 * 6] * 45

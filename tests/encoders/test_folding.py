@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_sslhsic.encoders import Architecture, resnet, with_preprocessing
+from keras_sslhsic.encoders import Architecture, with_preprocessing
 from keras_sslhsic.encoders.folding import fold_batch_norm
+from keras_sslhsic.encoders.resnet import resnet
 
 
 def randomised(network):

@@ -9,7 +9,8 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from keras_sslhsic.evaluation.crops import resize_then_crop
-from keras_sslhsic.evaluation.images import Images, of_arrays, of_folder, of_tfds
+from keras_sslhsic.evaluation.images import Split, of_arrays
+from keras_sslhsic.evaluation.loading import of_folder, of_tfds
 
 
 def first(dataset, steps):
@@ -96,7 +97,7 @@ def test_broken_files_are_left_out_of_tests_and_replaced_in_training(folder, mon
     monkeypatch.chdir(tmp_path)
     (folder / "class 1" / "06.png").write_bytes(b"no image")
     images = of_folder(folder, size=8, short_side=8, channels=1, max_broken=0.05)
-    with pytest.warns(UserWarning, match="skipping broken files"):
+    with pytest.warns(UserWarning, match="Skipping broken files"):
         found = np.concatenate([labels for _, labels in images.batches(10)])
     assert np.bincount(found).tolist() == [6, 5, 6, 6]
     (_, labels), *_ = first(images.training_batches(24, 0, None), 1)
@@ -116,7 +117,7 @@ def test_parts_and_sums(arrays):
 
 def test_sizes_are_checked(arrays):
     with pytest.raises(ValueError, match="short_side must be None or at least 8, found 7"):
-        Images(arrays[0].__getitem__, arrays[1], (8, 8, 1), 7)
+        Split(arrays[0].__getitem__, arrays[1], (8, 8, 1), 7)
 
 
 class Objects(tfds.core.GeneratorBasedBuilder):

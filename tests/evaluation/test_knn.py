@@ -5,13 +5,7 @@ import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsClassifier
 
-from keras_sslhsic.evaluation import knn
-
-
-def module():
-    import importlib
-
-    return importlib.import_module("keras_sslhsic.evaluation.knn")
+from keras_sslhsic.evaluation import knn, neighbours
 
 
 def by_scikit_learn(train, labels, test, k, temperature):
@@ -32,8 +26,8 @@ def test_equals_scikit_learns_weighted_neighbours(blobs, k, temperature):
 def test_blocks_do_not_change_the_result(blobs, monkeypatch, leave_one_out):
     data = blobs[:2] if leave_one_out else blobs
     whole = knn(*data, k=30)
-    monkeypatch.setattr(module(), "_QUERY_BLOCK", 33)
-    monkeypatch.setattr(module(), "_BANK_BLOCK", 27)
+    monkeypatch.setattr(neighbours, "_QUERY_BLOCK", 33)
+    monkeypatch.setattr(neighbours, "_BANK_BLOCK", 27)
     assert knn(*data, k=30) == whole
 
 
@@ -66,7 +60,7 @@ def test_random_labels_give_chance_within_the_interval():
 
 
 def test_default_k_depends_on_the_size_of_the_set(monkeypatch, blobs):
-    monkeypatch.setattr(module(), "_LARGE", 400)
+    monkeypatch.setattr(neighbours, "_LARGE", 400)
     assert knn(*blobs).k == 200
     assert knn(blobs[0][:9], blobs[1][:9], *blobs[2:]).k == 9
 
@@ -96,9 +90,9 @@ def test_unusable_input_is_named(blobs, change, message):
         knn(**{**dict(zip(names, blobs, strict=True)), **change})
 
 
-def test_record_is_json_with_everything_that_was_chosen(blobs):
-    result = knn(*blobs, k=7)
-    record = json.loads(json.dumps(result.record(encoder="a", encoder_hash="0f", data="blobs")))
-    assert record["protocol"] == "knn" and record["metric"] == "top1" and record["encoder_hash"] == "0f"
-    assert {f.name for f in dataclasses.fields(result)} <= set(record)
-    assert record["value"] == result.top1 and record["k"] == 7
+def test_its_line_of_json_has_everything_that_was_chosen(blobs):
+    result = dataclasses.replace(knn(*blobs, k=7), encoder="a", encoder_hash="0f", data="blobs")
+    line = json.loads(json.dumps(result.to_dict()))
+    assert line["protocol"] == "knn" and line["metric"] == "top1" and line["encoder_hash"] == "0f"
+    assert {f.name for f in dataclasses.fields(result)} - {"details"} <= set(line)
+    assert line["value"] == result.top1 and line["k"] == 7

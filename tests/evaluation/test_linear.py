@@ -1,12 +1,14 @@
-import json
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_sslhsic.evaluation import linear, linear_features
-from keras_sslhsic.evaluation.linear import RELEASED_RECIPE, default_candidates, released, standardise
+from keras_sslhsic.evaluation import linear, linear_evaluation, linear_features
+from keras_sslhsic.evaluation.linear_evaluation import (
+    RELEASED_RECIPE,
+    default_candidates,
+    released,
+    standardise,
+)
 from keras_sslhsic.evaluation.sweep import Candidate, Recipe, WideClassifier, choose, grid, schedule
 
 CANDIDATES = grid((0.01, 0.1, 0.5), (0.0, 1e-2))
@@ -221,8 +223,7 @@ def test_features_of_a_small_set_are_trained_at_the_rate_of_their_batch(blobs):
 def test_a_batch_that_the_encoder_sees_in_parts_is_one_step(make_encoder, pictures, monkeypatch):
     encoder = make_encoder()
     whole = linear(encoder, *pictures, **ONE, recipe=Recipe(4, 80))
-    # Modules are found by their names, since `linear` is a function of the package too.
-    monkeypatch.setattr(sys.modules["keras_sslhsic.evaluation.linear"], "ENCODING_BATCH", 24)
+    monkeypatch.setattr(linear_evaluation, "ENCODING_BATCH", 24)
     assert linear(encoder, *pictures, **ONE, recipe=Recipe(4, 80)) == whole
 
 
@@ -230,7 +231,7 @@ def test_the_record_has_all_that_was_set_and_chosen(make_encoder, pictures):
     result = linear(
         make_encoder(), *pictures, candidates=grid((0.1, 0.2), (0.0, 1e-3)), recipe=Recipe(2, 40), seed=1
     )
-    record = json.loads(json.dumps(result.record()))
+    record = result.to_dict()
     assert record["recipe"] == {
         "epochs": 2,
         "batch_size": 40,

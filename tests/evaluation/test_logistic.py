@@ -95,7 +95,6 @@ def test_map11_is_the_mean_over_one_against_the_rest(blobs):
         metrics.average_precision(
             LogisticRegression(max_iter=1000).fit(train, several[:, c]).decision_function(test),
             test_several[:, c],
-            11,
         )
         for c in range(4)
     ]

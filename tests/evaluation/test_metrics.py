@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, balanced_accuracy_score, top_k_accuracy_score
+from sklearn.metrics import balanced_accuracy_score, top_k_accuracy_score
 
 from keras_sslhsic.evaluation import metrics
-from keras_sslhsic.evaluation.results import wilson_interval
+from keras_sslhsic.evaluation.metrics import wilson_interval
 
 
 def scores_and_labels(seed, n=60, classes=7):
@@ -40,28 +40,37 @@ def test_mean_per_class_weighs_classes_equally():
     assert metrics.mean_per_class(np.zeros(10, int), labels) == 0.5
 
 
+def eleven_points(scores, positives):
+    """By the definition: for every threshold its precision and recall."""
+    points = [
+        (np.mean(positives[scores >= t]), np.sum(positives[scores >= t]) / positives.sum())
+        for t in np.unique(scores)
+    ]
+    return np.mean([max(p for p, r in points if r >= level / 10 - 1e-9) for level in range(11)])
+
+
 @given(st.integers(0, 10_000), st.booleans())
-def test_average_precision_equals_scikit_learn(seed, ties):
+def test_average_precision_is_that_of_its_definition(seed, ties):
     generator = np.random.default_rng(seed)
     scores = generator.normal(size=40)
     scores = np.round(scores) if ties else scores
     positives = generator.random(40) < 0.3
     positives[0] = True
-    expected = average_precision_score(positives, scores)
-    assert metrics.average_precision(scores, positives) == pytest.approx(expected)
+    assert metrics.average_precision(scores, positives) == pytest.approx(eleven_points(scores, positives))
 
 
 def test_eleven_point_average_precision_by_hand():
     # Ranked: + - + - -. Precision 1 up to recall 1/2 (levels 0 ... 0.5), 2/3 up to recall 1 (0.6 ... 1).
     scores, positives = np.array([5.0, 4, 3, 2, 1]), np.array([1, 0, 1, 0, 0], bool)
-    assert metrics.average_precision(scores, positives, points=11) == pytest.approx((6 * 1 + 5 * 2 / 3) / 11)
-    assert metrics.average_precision(scores, positives) == pytest.approx((1 + 2 / 3) / 2)
+    assert metrics.average_precision(scores, positives) == pytest.approx((6 * 1 + 5 * 2 / 3) / 11)
+    # Where the first is wrong, no level has precision 1.
+    assert metrics.average_precision(scores, ~positives) == pytest.approx((11 * 3 / 5) / 11)
 
 
 def test_eleven_point_levels_are_reached_by_tenths():
     # Ten positives first: recall 0.1, 0.2, ... 1.0 with precision 1 at every level.
     scores, positives = np.arange(20, 0, -1.0), np.arange(20) < 10
-    assert metrics.average_precision(scores, positives, points=11) == 1.0
+    assert metrics.average_precision(scores, positives) == 1.0
 
 
 def test_average_precision_needs_a_positive():
@@ -72,8 +81,8 @@ def test_average_precision_needs_a_positive():
 def test_mean_average_precision_is_the_mean_over_columns():
     generator = np.random.default_rng(0)
     scores, positives = generator.normal(size=(30, 3)), generator.random((30, 3)) < 0.4
-    each = [metrics.average_precision(scores[:, c], positives[:, c], 11) for c in range(3)]
-    assert metrics.mean_average_precision(scores, positives, 11) == pytest.approx(np.mean(each))
+    each = [metrics.average_precision(scores[:, c], positives[:, c]) for c in range(3)]
+    assert metrics.mean_average_precision(scores, positives) == pytest.approx(np.mean(each))
 
 
 def test_bootstrap_interval_of_a_mean_agrees_with_the_normal_one():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from keras_sslhsic.evaluation.paper import TABLES, WITH, WITHOUT
-from keras_sslhsic.evaluation.transfer import SETS
+from keras_sslhsic.evaluation.transfer_sets import SETS
 
 SETS_OF_TABLE_3 = {column.data: column.metric for column in TABLES[2].columns}
 DOCS = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text()

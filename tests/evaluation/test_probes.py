@@ -3,9 +3,8 @@ import numpy as np
 import pytest
 
 from keras_sslhsic import SSLHSIC, views
-from keras_sslhsic.callbacks import KNNProbe, LinearProbe, TargetEMA
-from keras_sslhsic.evaluation import extract_features, knn
-from keras_sslhsic.runs.pretrain import serving_encoder
+from keras_sslhsic.callbacks import Evaluate, KNNProbe, LinearProbe, TargetEMA
+from keras_sslhsic.evaluation import PROTOCOLS, extract_features, knn
 
 
 @pytest.fixture
@@ -55,6 +54,28 @@ def test_every_must_be_positive(pictures):
         KNNProbe(*pictures, every=0)
 
 
+def test_any_protocol_watches_by_its_settings_and_name(model, pictures):
+    splits = dict(zip(("train", "test"), pictures, strict=True))
+    recipe = {"steps": 3, "batch_size": 20, "learning_rates": 0.1}
+    probes = [
+        Evaluate("knn", splits, name="five", k=5, every=2),
+        Evaluate("finetune", splits, every=4, **recipe),
+    ]
+    history = fit(model, pictures, probes)
+    expected = PROTOCOLS["knn"].run(model, splits, k=5)
+    assert history["five_top1"][-1] == pytest.approx(expected.top1, abs=0.013)
+    expected = PROTOCOLS["finetune"].run(model, splits, **recipe)
+    assert history["finetune_top1"] == [pytest.approx(expected.top1, abs=0.013)]
+
+
+def test_what_cannot_be_is_said_before_the_training(pictures):
+    splits = dict(zip(("train", "test"), pictures, strict=True))
+    with pytest.raises(ValueError, match="Unknown protocol 'kn'"):
+        Evaluate("kn", splits)
+    with pytest.raises(ValueError, match="knn has no --epochs"):
+        Evaluate("knn", splits, epochs=3)
+
+
 @pytest.fixture
 def pretrain(pictures, tmp_path):
     """(probes) -> an SSLHSIC trained for 4 epochs on the pictures, its history and its TensorBoard folder."""
@@ -88,7 +109,7 @@ def test_probes_watch_ssl_hsic_and_leave_it_bit_identical(pretrain, pictures):
     assert len(history["knn_top1"]) == 2 and len(history["linear_top1"]) == 1
     (train, labels), (test, test_labels) = pictures
     # What is measured is the evaluation encoder, that of the averaged weights.
-    encoder = serving_encoder(watched, watched.evaluation_encoder)
+    encoder = watched.serving_encoder()
     expected = knn(
         extract_features(encoder, train), labels, extract_features(encoder, test), test_labels, k=5
     )

@@ -1,7 +1,10 @@
 """What records say, and the file of lines that holds them."""
 
+import copy
+import dataclasses
 import json
 import os
+import pickle
 import warnings
 
 import numpy as np
@@ -10,46 +13,89 @@ import pytest
 from keras_sslhsic.evaluation import Result, knn, results
 
 LINE = {"protocol": "knn", "value": 0.5, "interval": [0.4, 0.6]}
+RESULT = Result(protocol="knn", value=0.5, interval=(0.4, 0.6))
 
 
-def test_records_survive_the_file(tmp_path, blobs):
-    record = knn(*blobs).record(encoder="a", data="blobs", extra=np.float32(0.5))
-    results.append(tmp_path / "results.jsonl", record)
-    results.append(tmp_path / "results.jsonl", record)
+def write(file, *lines):
+    """A file of these lines of JSON, as any version may have written them."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_results_survive_the_file(tmp_path, blobs):
+    details = {"k": np.int64(7), "extra": np.float32(0.5), "at_edge": ("k",)}
+    result = dataclasses.replace(knn(*blobs), encoder="a", data="blobs", details=details, label="x")
+    results.append(tmp_path / "results.jsonl", result)
+    results.append(tmp_path / "results.jsonl", result)
     found = results.read(tmp_path)
-    assert len(found) == 2 and found[0] == json.loads(json.dumps({**record, "extra": 0.5}))
+    assert found == [dataclasses.replace(result, details={"k": 7, "extra": 0.5, "at_edge": ["k"]})] * 2
+    assert (found[0].extra, found[0].top1) == (0.5, result.value)
 
 
-def test_a_record_says_how_it_was_made(blobs):
-    record = knn(*blobs, k=7, temperature=0.1).record(encoder="a")
-    assert record["recipe"] == {"k": 7, "temperature": 0.1}
-    assert (record["num_train"], record["num_test"]) == (400, 200)
+def test_a_result_says_how_it_was_made(blobs):
+    result = knn(*blobs, k=7, temperature=0.1)
+    assert result.recipe == {"k": 7, "temperature": 0.1}
+    assert (result.protocol, result.num_train, result.num_test) == ("knn", 400, 200)
 
 
-def test_a_result_without_a_recipe_states_an_empty_one():
-    result = Result(0.5, (0.4, 0.6), 10)
-    assert result.record()["recipe"] == {} and hash(result) == hash(Result(0.5, (0.4, 0.6), 10))
+def test_its_metric_and_details_are_read_by_their_names():
+    result = Result(value=0.5, interval=(0.4, 0.6), metric="map11", details={"l2": 3.0})
+    assert (result.map11, result.l2) == (0.5, 3.0)
+    with pytest.raises(AttributeError, match="no top1: it has map11, l2"):
+        result.top1  # noqa: B018
+    assert pickle.loads(pickle.dumps(result)) == copy.copy(result) == result
+    assert hash(RESULT) == hash(dataclasses.replace(RESULT))
 
 
 def test_what_json_cannot_hold_is_refused(tmp_path):
     with pytest.raises(TypeError, match="object cannot be written"):
-        results.append(tmp_path / "results.jsonl", {"x": object()})
+        results.append(tmp_path / "results.jsonl", dataclasses.replace(RESULT, details={"x": object()}))
     assert not (tmp_path / "results.jsonl").exists()
+
+
+# As version 0.1.0 wrote them, and versions before.
+OLD = {
+    "protocol": "linear_features", "encoder": "runs/a", "encoder_hash": "12d43117b1bbd54c", "data": "bundled", "value": 0.6335,
+    "interval": [0.612, 0.654], "num_test": 2000, "metric": "top1", "seed": 0, "num_train": 10000,
+    "recipe": {"epochs": 30, "held_out": 1000, "image_size": 28}, "top5": 0.9695, "validation_top1": None, "epochs": 30,
+    "time": "2026-11-28T23:41:33+00:00",
+}  # fmt: skip
+OLDER = {"protocol": "knn", "dataset": "fashion_mnist_subset", "value": 0.8, "interval": [0.7, 0.9], "k": 20}
+
+
+def test_records_of_earlier_versions_are_results(tmp_path):
+    write(tmp_path / "results.jsonl", OLDER, OLD)
+    older, old = results.read(tmp_path)
+    assert (old.encoder, old.encoder_hash, old.data, old.num_train) == (
+        "runs/a",
+        OLD["encoder_hash"],
+        "bundled",
+        10000,
+    )
+    assert (old.recipe, old.top5, old.epochs, old.seed) == (OLD["recipe"], 0.9695, 30, 0)
+    assert (older.data, older.recipe, older.encoder, older.time) == ("bundled", {"k": 20}, "?", "")
+    assert OLD.items() <= old.to_dict().items()
+    # The table of the bundled images was of standardised features, which its lines did not say.
+    bundled = Result.from_dict({**OLD, "protocol": "logistic", "recipe": {"max_iter": 100}})
+    other = Result.from_dict({**OLD, "protocol": "logistic", "recipe": {"max_iter": 1000}})
+    assert bundled.recipe["standardised"] is True and "standardised" not in other.recipe
+    with pytest.raises(ValueError, match="has a protocol, a value"):
+        Result.from_dict({"protocol": "knn"})
 
 
 def test_a_line_cut_anywhere_loses_itself_alone(tmp_path):
     whole = json.dumps({**LINE, "encoder": "cut"}).encode() + b"\n"
     for kept in range(len(whole) + 1):
         file = tmp_path / f"{kept}.jsonl"
-        results.append(file, {**LINE, "encoder": "first"})
+        results.append(file, dataclasses.replace(RESULT, encoder="first"))
         with file.open("ab") as stream:
             stream.write(whole[:kept])
-        results.append(file, {**LINE, "encoder": "last"})
+        results.append(file, dataclasses.replace(RESULT, encoder="last"))
         # Nothing written at all, or all but the line's end, is no damage.
         harmless = kept == 0 or kept >= len(whole) - 1
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            found = [record["encoder"] for record in results.read(file)]
+            found = [result.encoder for result in results.read(file)]
         assert found == (["first", "cut", "last"] if kept >= len(whole) - 1 else ["first", "last"])
         assert [str(w.message).startswith(f"Line 2 of {file}") for w in caught] == (
             [] if harmless else [True]
@@ -60,9 +106,9 @@ def test_a_line_cut_anywhere_loses_itself_alone(tmp_path):
 def test_a_damaged_line_among_whole_ones_is_left_out(tmp_path, damage):
     file = tmp_path / "results.jsonl"
     file.write_bytes(damage)
-    results.append(file, LINE)
+    results.append(file, RESULT)
     with pytest.warns(UserWarning, match="Line 1 of .*results.jsonl"):
-        assert results.read(file) == [LINE]
+        assert results.read(file) == [RESULT]
 
 
 @pytest.mark.parametrize("text", ["# A page", '{\n  "name": "a"\n}', '{"name": "a"}', "[]", "\x00\x01"])
@@ -76,9 +122,9 @@ def test_a_first_line_cut_in_half_does_not_stop_the_others(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
     (tmp_path / "a" / "results.jsonl").write_text('{"protocol": "kn')
-    results.append(tmp_path / "b" / "results.jsonl", LINE)
+    results.append(tmp_path / "b" / "results.jsonl", RESULT)
     with pytest.warns(UserWarning, match="is no whole record"):
-        assert results.read(tmp_path) == [LINE]
+        assert results.read(tmp_path) == [RESULT]
     with pytest.warns(UserWarning), pytest.raises(FileNotFoundError, match="run an evaluation first"):
         results.read(tmp_path / "a")
 
@@ -89,34 +135,35 @@ def test_a_record_is_one_write_and_on_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(
         os, "fsync", lambda number: (synchronised.append(os.fstat(number).st_size), fsync(number))
     )
-    results.append(tmp_path / "a" / "results.jsonl", LINE)
+    results.append(tmp_path / "a" / "results.jsonl", RESULT)
     assert synchronised == [(tmp_path / "a" / "results.jsonl").stat().st_size]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
 def test_a_full_disk_is_said():
     with pytest.raises(OSError, match="No space left"):
-        results.append("/dev/full", LINE)
+        results.append("/dev/full", RESULT)
 
 
 def test_records_are_in_the_order_of_their_time(tmp_path):
     for i, time in enumerate(("2024-01-03", "2024-01-01", "2024-01-02")):
-        results.append(tmp_path / f"run{i}" / "results.jsonl", {**LINE, "time": time})
-    assert [record["time"][-1] for record in results.read(tmp_path)] == ["1", "2", "3"]
+        results.append(tmp_path / f"run{i}" / "results.jsonl", dataclasses.replace(RESULT, time=time))
+    assert [result.time[-1] for result in results.read(tmp_path)] == ["1", "2", "3"]
 
 
 def test_same_result_of_another_time_is_known(tmp_path):
-    record = {
-        "protocol": "knn",
-        "value": np.float64(0.5),
-        "interval": (0.4, 0.6),
-        "recipe": {"k": 20},
-        "time": "1",
-    }
-    results.append(tmp_path / "results.jsonl", record)
+    result = Result(
+        protocol="knn",
+        value=np.float64(0.5),
+        interval=(0.4, 0.6),
+        recipe={"k": 20},
+        details={"top5": None},
+        time="1",
+    )
+    results.append(tmp_path / "results.jsonl", result)
     [read] = results.read(tmp_path / "results.jsonl")
-    assert results.same({**record, "time": "2"}, read)
-    assert not results.same({**record, "value": 0.25}, read)
+    assert results.same(dataclasses.replace(result, time="2"), read)
+    assert not results.same(dataclasses.replace(result, value=0.25), read)
 
 
 WRONG = {
@@ -138,11 +185,10 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_lines_with_values_of_another_kind_are_left_out_by_their_numbers(tmp_path, name):
     file = tmp_path / "a" / "results.jsonl"
-    for value in WRONG[name]:
-        results.append(file, {**LINE, name: value})
-    results.append(tmp_path / "b" / "results.jsonl", LINE)
+    write(file, *({**LINE, name: value} for value in WRONG[name]))
+    results.append(tmp_path / "b" / "results.jsonl", RESULT)
     with pytest.warns(UserWarning, match="is no whole record") as warned:
-        assert results.read(tmp_path) == [LINE]
+        assert results.read(tmp_path) == [RESULT]
     assert [str(w.message).split(" of ")[0] for w in warned] == [
         f"Line {number}" for number, _ in enumerate(WRONG[name], 1)
     ]
@@ -152,9 +198,9 @@ def test_a_line_nested_too_deep_to_read_is_left_out(tmp_path):
     file = tmp_path / "results.jsonl"
     deep = "[" * 200_000
     file.write_text('{"protocol": "knn", "recipe": ' + deep + "\n" + deep + "\n")
-    results.append(file, LINE)
+    results.append(file, RESULT)
     with pytest.warns(UserWarning, match="is no whole record") as warned:
-        assert results.read(file) == [LINE]
+        assert results.read(file) == [RESULT]
     assert len(warned) == 2
 
 
@@ -163,14 +209,15 @@ def test_records_of_every_kind_are_read(tmp_path):
         **LINE, "encoder": "a", "encoder_hash": None, "metric": "top1", "value": 1, "interval": [0, 1.0], "top5": 1.0,
         "num_test": 10, "num_train": None, "fraction": 0.01, "seed": 0, "recipe": {"learning_rates": [[0.1, 0.2]]},
     }  # fmt: skip
-    results.append(tmp_path / "results.jsonl", record)
-    assert results.read(tmp_path) == [record]
+    write(tmp_path / "results.jsonl", record)
+    [result] = results.read(tmp_path)
+    assert (result.value, result.fraction, result.num_train) == (1, 0.01, None)
 
 
 def test_errors_of_writing_name_the_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match=r"pipe cannot be written: Illegal seek\.$"):
-        results.append(tmp_path / "pipe", LINE)
+        results.append(tmp_path / "pipe", RESULT)
     if os.path.exists("/dev/full"):
         with pytest.raises(OSError, match=r"^/dev/full cannot be written: No space left on device\.$"):
-            results.append("/dev/full", LINE)
+            results.append("/dev/full", RESULT)

@@ -6,9 +6,9 @@ from PIL import Image
 
 from keras_sslhsic.evaluation import logistic_regression, transfer, transfer_finetune
 from keras_sslhsic.evaluation.crops import resize_then_crop
-from keras_sslhsic.evaluation.finetune import FinetuneRecipe, recipes
+from keras_sslhsic.evaluation.fine_tuning import FinetuneRecipe, recipes
 from keras_sslhsic.evaluation.images import of_arrays
-from keras_sslhsic.evaluation.transfer import SETS, get, load
+from keras_sslhsic.evaluation.transfer_sets import SETS, TransferSplits, load
 
 METRIC = {"aircraft", "pets", "caltech101", "flowers"}
 
@@ -67,8 +67,8 @@ def test_official_validation_splits_are_kept(name):
 
 
 def test_unknown_set():
-    with pytest.raises(ValueError, match="food101, cifar10"):
-        get("mnist")
+    with pytest.raises(ValueError, match=r"Unknown transfer set 'iris'.*here are food101, cifar10"):
+        load("iris")
 
 
 def test_transfer_is_logistic_regression_on_features(make_encoder, pictures):
@@ -77,7 +77,7 @@ def test_transfer_is_logistic_regression_on_features(make_encoder, pictures):
         name: tf.data.Dataset.from_tensor_slices(part).batch(32)
         for name, part in {"train": train, "test": test}.items()
     }
-    result = transfer(encoder, "pets", splits, l2_grid=[0.1, 1.0], seed=2)
+    result = transfer(encoder, TransferSplits("pets", splits), l2_grid=[0.1, 1.0], seed=2)
     fit, held = SETS["pets"].hold_out(train[1], test[1], seed=2)  # 20 of each class
     parts = (train[0][fit], train[1][fit]), test, (train[0][held], train[1][held])
     features = [(encoder(x, training=False).numpy(), y) for x, y in parts]
@@ -109,13 +109,13 @@ def average():
 
 
 def test_a_set_from_files(birds, average):
-    splits = load("birdsnap", size=28, data_dir=birds)
+    splits = load("birdsnap", image_size=28, data_dir=birds)
     assert set(splits) == {"train", "test"}  # the validation images are drawn
     images, labels = next(splits["train"].batches(20).as_numpy_iterator())
     assert images.shape == (12, 28, 28, 3) and labels.tolist() == [0] * 6 + [1] * 6
     # Bicubic, the short side and the central square of 28.
     np.testing.assert_array_equal(images[3], resize_then_crop(splits["train"].read(3), 28, 28))
-    result = transfer(average, "birdsnap", size=28, data_dir=birds, l2_grid=[1.0])
+    result = transfer(average, splits, l2_grid=[1.0])
     assert result.top1 == 1.0 and result.num_test == 6 and result.num_train == 12
     assert result.recipe["held_out"] == 6
     assert (result.recipe["image_size"], result.recipe["short_side"]) == (28, 28)
@@ -123,7 +123,8 @@ def test_a_set_from_files(birds, average):
 
 def test_fine_tuning_on_a_set_from_files(birds, average):
     swept = recipes((0.3, 1.0), (0.0, 1e-4), steps=30, batch_size=6)
-    result = transfer_finetune(average, "aircraft", size=28, data_dir=birds, recipe=swept)
+    where = {"training": True, "image_size": 28, "data_dir": birds}
+    result = transfer_finetune(average, load("aircraft", **where), recipe=swept)
     assert (result.protocol, result.dataset, result.metric) == (
         "transfer_finetune",
         "aircraft",
@@ -132,7 +133,7 @@ def test_fine_tuning_on_a_set_from_files(birds, average):
     assert result.value == 1.0 and result.steps == 30 and result.validation_value == 1.0
     assert result.num_train == 20 and result.recipe["held_out"] == 8  # the official validation split
     assert (result.recipe["image_size"], result.recipe["short_side"]) == (28, 32)
-    drawn = transfer_finetune(average, "birdsnap", size=28, data_dir=birds, recipe=swept, seed=1)
+    drawn = transfer_finetune(average, load("birdsnap", **where), recipe=swept, seed=1)
     assert drawn.num_train == 12 and drawn.recipe["held_out"] == 6 and drawn.top1 == 1.0
 
 
@@ -140,16 +141,17 @@ def test_one_recipe_is_trained_on_all_images_of_a_set(birds, average):
     """Also where its test split has as many of a class as there are to train on: nothing is held out."""
     one = recipes((0.3,), steps=2, batch_size=6)
     for name, number in {"aircraft": 20, "birdsnap": 12}.items():
-        result = transfer_finetune(average, name, size=28, data_dir=birds, recipe=one)
+        result = transfer_finetune(average, load(name, image_size=28, data_dir=birds), recipe=one)
         assert (result.num_train, result.recipe["held_out"]) == (number, 0)
 
 
 def test_sets_are_read_with_the_channels_of_the_encoder(birds):
     layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Rescaling(1 / 255)]
     gray = keras.Sequential([keras.Input((28, 28, 1)), *layers])
-    assert transfer(gray, "birdsnap", size=28, data_dir=birds, l2_grid=[1.0]).top1 == 1.0
+    splits = load("birdsnap", image_size=28, data_dir=birds, channels=1)
+    assert transfer(gray, splits, l2_grid=[1.0]).top1 == 1.0
     one = recipes((0.3,), steps=1, batch_size=6)
-    assert transfer_finetune(gray, "birdsnap", size=28, data_dir=birds, recipe=one).num_train == 12
+    assert transfer_finetune(gray, splits, recipe=one).num_train == 12
 
 
 def test_images_of_several_classes(make_encoder, pictures):
@@ -157,11 +159,11 @@ def test_images_of_several_classes(make_encoder, pictures):
     (images, labels), test = pictures
     classes = ~np.eye(4, dtype=bool)
     parts = {"train": (images[:100], labels[:100]), "validation": (images[100:], labels[100:]), "test": test}
-    splits = {name: of_arrays(x, classes[y]) for name, (x, y) in parts.items()}
+    splits = TransferSplits("voc2007", {name: of_arrays(x, classes[y]) for name, (x, y) in parts.items()})
     encoder = make_encoder()
-    linear = transfer(encoder, "voc2007", splits, l2_grid=[1e-3, 1.0])
+    linear = transfer(encoder, splits, l2_grid=[1e-3, 1.0])
     recipe = FinetuneRecipe(40, 50, crop_area=None)
-    tuned = transfer_finetune(encoder, "voc2007", splits, recipe=recipe)
+    tuned = transfer_finetune(encoder, splits, recipe=recipe)
     for result in (linear, tuned):
         assert (result.metric, result.num_test) == ("map11", 80) and result.value > 0.9
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_sslhsic.hsic import hsic_zy_features, kernels, replicas
-from keras_sslhsic.losses import InfoNCELoss, SSLHSICLoss
+from keras_sslhsic.losses import Hiddens, InfoNCELoss, SSLHSICLoss
 
 SEED = [4, 2]
 LOSSES = {
@@ -74,7 +74,7 @@ def test_terms_and_their_gradient_are_global(strategy, name):
     def replica(z):
         with tf.GradientTape() as tape:
             tape.watch(z)
-            terms = loss.terms(z, tf.constant(SEED))
+            terms = loss.terms(Hiddens(z), tf.constant(SEED))
             share = terms["loss"] / replicas.num_replicas()
         return tape.gradient(share, z), *terms.values()
 
@@ -82,7 +82,7 @@ def test_terms_and_their_gradient_are_global(strategy, name):
     z = tf.constant(z)
     with tf.GradientTape() as tape:
         tape.watch(z)
-        expected = loss.terms(z, tf.constant(SEED))
+        expected = loss.terms(Hiddens(z), tf.constant(SEED))
     for values, value in zip(terms, expected.values(), strict=True):
         np.testing.assert_allclose(values, [value, value], rtol=2e-5, atol=1e-6)
     expected_gradient = tape.gradient(expected["loss"], z)

@@ -20,13 +20,11 @@ import tensorflow as tf
 
 from keras_sslhsic import LARS, SSLHSIC, callbacks, compat, lock, views
 from keras_sslhsic.training import checkpoint
+from keras_sslhsic.training import state as training_state
 
 
 def state(model):
-    return [
-        v.value.numpy()
-        for v in [*model.weights, *model.optimizer.variables, *model.kernel_optimizer.variables]
-    ]
+    return [v.value.numpy() for v in [*model.weights, *model.optimizer.variables, *model.objective.variables]]
 
 
 @pytest.fixture
@@ -199,7 +197,7 @@ def test_a_renamed_file_is_passed_over_and_one_of_a_newer_version_stops(saved, c
     with pytest.warns(UserWarning, match="it says that it is of epoch 2"):
         assert saved.restore(compiled()) == 1
     meta, values = checkpoint._read(older)
-    checkpoint._write(newest, {**meta, "format": 3, "version": "9.0", "epoch": 3}, values)
+    checkpoint._write(newest, {**meta, "format": 4, "version": "9.0", "epoch": 3}, values)
     newest.rename(newest.with_name("checkpoint-000003.npz"))
     with pytest.raises(ValueError, match=r"newer version, 9\.0, and this is"):
         saved.restore(compiled())
@@ -244,14 +242,20 @@ def test_variables_are_matched_by_name(tmp_path):
 
 
 def test_checkpoints_that_name_variables_by_their_places_are_read(compiled, tmp_path):
+    """Format 1, as the model had its variables then: all that is trained, the kernel scale and counters, then the rest."""
     model = compiled()
-    for index, variable in enumerate([*model.weights, *model.optimizer.variables]):
+    scale, *kernel_optimizer = model.objective.variables
+    networks = [
+        model.encoder, model.projector, model.predictor, model.classifier, model.target_encoder, model.target_projector,
+        model.ema_encoder,
+    ]  # fmt: skip
+    of_model = [*model.online_variables, scale, model.step, model.first_faults]
+    of_model += [
+        v for network in networks for v in network.weights if all(v is not other for other in of_model)
+    ]
+    for index, variable in enumerate([*of_model, *model.optimizer.variables]):
         variable.assign(tf.fill(variable.shape, tf.cast(index, variable.dtype)))
-    groups = {
-        "model": model.weights,
-        "optimizer": model.optimizer.variables,
-        "kernel_optimizer": model.kernel_optimizer.variables,
-    }
+    groups = {"model": of_model, "optimizer": model.optimizer.variables, "kernel_optimizer": kernel_optimizer}
     arrays = {
         f"{group}/{i:04d}/{v.path}": v.numpy() for group, vs in groups.items() for i, v in enumerate(vs)
     }
@@ -261,6 +265,79 @@ def test_checkpoints_that_name_variables_by_their_places_are_read(compiled, tmp_
     assert callbacks.Checkpoint(tmp_path).restore(restored) == 7
     for expected, found in zip(state(model), state(restored), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_reordered_variables_of_one_shape_are_told_apart(compiled, tmp_path):
+    """By place, both would be taken for each other without an error."""
+    model, other = compiled(), compiled()
+    model.projector.get_layer("hidden_bn").gamma.assign(np.arange(12.0))
+    callback = callbacks.Checkpoint(tmp_path)
+    callback.save(model, 1)
+    weights = other.projector.get_layer("hidden_bn")._trainable_variables
+    weights.reverse()
+    assert [v.name for v in other.projector.get_layer("hidden_bn").trainable_weights] == ["beta", "gamma"]
+    callback.restore(other)
+    np.testing.assert_array_equal(other.projector.get_layer("hidden_bn").gamma, np.arange(12.0))
+
+
+@pytest.fixture
+def with_dropout():
+    """() -> a compiled trainer whose encoder has two layers of Dropout."""
+
+    def build():
+        keras.utils.set_random_seed(1)
+        x = images = keras.Input((None, None, 3))
+        for filters in (6, 5):
+            x = keras.layers.Dropout(0.5)(keras.layers.Conv2D(filters, 3, padding="same")(x))
+        encoder = keras.Model(images, keras.layers.GlobalAveragePooling2D()(x))
+        model = SSLHSIC(encoder, 12, 8, views=views.small_image(8), weight_ema=0.9)
+        model.compile(LARS(0.5))
+        return model
+
+    return build
+
+
+def test_dropout_goes_on_where_it_was(with_dropout, images, labels, tmp_path):
+    whole = with_dropout()
+    fit(whole, images, labels, 3)
+    fit(with_dropout(), images, labels, 2, tmp_path)
+    resumed = with_dropout()
+    fit(resumed, images, labels, 3, tmp_path)
+    for expected, found in zip(state(whole), state(resumed), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    names = training_state.variables(whole)
+    seeds = [f"model/encoder/{layer}/seed_generator_state" for layer in ("dropout", "dropout#1")]
+    assert [name for name in names if "model/encoder" in name and "seed" in name] == seeds
+    assert int(names[seeds[0]].numpy()[1]) > 0
+
+
+def test_every_variable_is_in_a_checkpoint(with_dropout, tmp_path):
+    model = with_dropout()
+    held = [*model.variables, *model.optimizer.variables, *model.objective.variables]
+    assert {id(v) for v in training_state.variables(model).values()} == {id(v) for v in held}
+
+
+def test_a_data_set_that_starts_again_is_warned_of(compiled, images, tmp_path):
+    def again():
+        return tf.data.Dataset.from_tensor_slices(images).batch(8, drop_remainder=True)
+
+    def fit_to(epochs, x):
+        model = compiled()
+        model.fit(
+            x, batch_size=8 if x is images else None, epochs=epochs, verbose=0,
+            callbacks=[callbacks.Checkpoint(tmp_path), callbacks.TargetEMA(total_steps=12)],
+        )  # fmt: skip
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit_to(1, again())
+    with pytest.warns(
+        UserWarning, match=r"of epoch 1, and the data set starts again .* give arrays, or a data set of"
+    ):
+        fit_to(2, again())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit_to(3, images)
 
 
 @pytest.mark.parametrize("of", ["weights", "optimizer", "average"])

@@ -53,12 +53,12 @@ def train(replicas, loss, target, rate=0.5, **compile_arguments):
         keras.utils.set_random_seed(1)
         model = SSLHSIC(encoder(), 12, 8, target=target, views=PLAIN, num_classes=3, weight_ema=0.9)
         model.compile(LARS(rate), loss=loss, **compile_arguments)
-    start = [v.value.numpy() for v in model.weights]
+    start = [v.value.numpy() for v in [*model.weights, *model.objective.variables]]
     callbacks = [sslhsic_callbacks.TargetEMA(0.9)] if target else []
     history = model.fit(data(), epochs=1, verbose=0, callbacks=callbacks).history
-    variables = [*model.weights, *model.optimizer.variables, *model.kernel_optimizer.variables]
+    variables = [*model.weights, *model.objective.variables, *model.optimizer.variables]
     paths, state = [v.path for v in variables], [v.value.numpy() for v in variables]
-    # What the optimizers hold starts at zero.
+    # What the optimizer holds starts at zero.
     moves = [
         np.max(np.abs(end - begin), initial=0.0) for end, begin in zip_longest(state, start, fillvalue=0.0)
     ]

@@ -1,4 +1,4 @@
-"""Two workers, each a process of its own, against one: the same weights; what happens when one of them dies."""
+"""Two workers, each a process of its own, against one: half of the images, the same weights; what happens when one dies."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import textwrap
 
 import numpy as np
 import pytest
+from PIL import Image
 
 pytestmark = pytest.mark.slow
 
@@ -19,9 +20,9 @@ TIME_LIMIT = 600  # seconds, for a busy machine; the processes take about 25 sec
 PROGRAM = """
     import os, sys
     import keras, numpy as np
-    from keras_sslhsic import LARS, SSLHSIC, callbacks, losses, strategy, views
+    from keras_sslhsic import LARS, SSLHSIC, callbacks, data, losses, strategy, views
 
-    name, epochs, directory, result, victim = sys.argv[1:]
+    name, epochs, folder, directory, result, victim = sys.argv[1:]
     plain = views.ViewPolicy(
         size=8, crop=views.Crop(area=(1.0, 1.0)), flip=0.0, jitter=views.ColorJitter(probability=0.0), grayscale=0.0,
         blur=views.Blur(probability=(0.0, 0.0)), solarize=views.Solarize(probability=(0.0, 0.0)),
@@ -41,18 +42,36 @@ PROGRAM = """
             if victim and int(model.step.value.numpy()) == 4:
                 os.kill(os.getpid(), int(victim))
 
-    data = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 3))
-    data[:12] //= 4
+    decoded, decode = [], data.folder.FolderImages._arrays
+
+    def counted(self, number, decoding, seed):
+        decoded.append(seed[1])
+        return decode(self, number, decoding, seed)
+
+    data.folder.FolderImages._arrays = counted
     model.fit(
-        data.astype("uint8"), np.arange(24) % 3, batch_size=8, epochs=int(epochs), verbose=0,
+        data.from_folder(folder, batch_size=8, image_size=8), epochs=int(epochs), verbose=0,
         callbacks=[callbacks.TargetEMA(0.9), callbacks.Checkpoint(directory), Dies()],
     )
-    np.savez(result, *[v.numpy() for v in [*model.weights, *model.optimizer.variables]])
+    np.savez(result, *[v.numpy() for v in [*model.weights, *model.optimizer.variables, *model.objective.variables]])
+    print("decoded", sum(epoch < int(epochs) for epoch in decoded))  # more are read ahead
 """
 
 
-def program(strategy, directory, result, victim=""):
-    words = [sys.executable, "-c", textwrap.dedent(PROGRAM), strategy, EPOCHS, directory, result, victim]
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A folder of 24 images in three classes, whose halves differ."""
+    folder = tmp_path_factory.mktemp("images")
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 3))
+    pixels[:12] //= 4
+    for number, image in enumerate(pixels.astype(np.uint8)):
+        (folder / str(number % 3)).mkdir(exist_ok=True)
+        Image.fromarray(image).save(folder / str(number % 3) / f"{number:02}.png")
+    return folder
+
+
+def program(strategy, images, directory, result, victim=""):
+    words = [sys.executable, "-c", textwrap.dedent(PROGRAM), strategy, EPOCHS, images, directory, result, victim]
     return [str(word) for word in words]
 
 
@@ -60,7 +79,7 @@ def start(command, **environment):
     return subprocess.Popen(
         command,
         env={**os.environ, **environment},
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -83,30 +102,24 @@ def start_workers(*commands):
     ]
 
 
-def two_programs(directory, tag, victim=None, signal_number=""):
+def two_programs(images, directory, tag, victim=None, signal_number=""):
+    results = [directory / f"{tag}{index}.npz" for index in range(2)]
+    signals = [signal_number if index == victim else "" for index in range(2)]
     return start_workers(
-        *(
-            program(
-                "multiworker", directory, directory / f"{tag}{i}.npz", signal_number if i == victim else ""
-            )
-            for i in range(2)
-        )
+        *(program("multiworker", images, directory, *own) for own in zip(results, signals, strict=True))
     )
 
 
-def wait(processes):
-    """[(exit status, what was said on the error stream)]."""
+def finish(processes):
+    """Waits until all have ended well; returns how many images each has decoded in the epochs that it trained."""
     try:
-        errors = [process.communicate(timeout=TIME_LIMIT)[1] for process in processes]
+        said = [process.communicate(timeout=TIME_LIMIT) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
-
-
-def finish(processes):
-    for status, error in wait(processes):
-        assert status == 0, error[-4000:]
+    for process, (_, error) in zip(processes, said, strict=True):
+        assert process.returncode == 0, error[-4000:]
+    return [int(output.split("decoded ")[-1]) for output, _ in said]
 
 
 def arrays(file):
@@ -115,16 +128,17 @@ def arrays(file):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The folder of an uninterrupted run of two workers."""
+def uninterrupted(images, tmp_path_factory):
+    """The folder of an uninterrupted run of two workers, and how many images each has decoded."""
     folder = tmp_path_factory.mktemp("workers")
     folder.joinpath("run").mkdir()
-    finish(two_programs(folder / "run", "worker"))
-    return folder / "run"
+    return folder / "run", finish(two_programs(images, folder / "run", "worker"))
 
 
-def test_two_workers_equal_one_process(whole, tmp_path):
-    finish([start(program("one", tmp_path, tmp_path / "one.npz"))])
+def test_two_workers_decode_half_each_and_equal_one_process(uninterrupted, images, tmp_path):
+    whole, decoded = uninterrupted
+    assert finish([start(program("one", images, tmp_path, tmp_path / "one.npz"))]) == [EPOCHS * 24]
+    assert decoded == [EPOCHS * 12] * 2
     # The chief alone has written, and left nothing half done.
     checkpoints = [f"checkpoint-{epoch:06d}.npz" for epoch in (1, 2)]
     assert sorted(p.name for p in whole.iterdir()) == [*checkpoints, "worker0.npz", "worker1.npz"]
@@ -142,8 +156,9 @@ def test_two_workers_equal_one_process(whole, tmp_path):
 
 
 @pytest.mark.parametrize("victim, number", [(0, signal.SIGKILL), (1, signal.SIGTERM)])
-def test_a_killed_worker_ends_the_other_and_both_go_on(whole, tmp_path, victim, number):
-    processes = two_programs(tmp_path, "killed", victim, int(number))
+def test_a_killed_worker_ends_the_other_and_both_go_on(uninterrupted, images, tmp_path, victim, number):
+    whole, _ = uninterrupted
+    processes = two_programs(images, tmp_path, "killed", victim, int(number))
     try:
         assert processes[victim].wait(TIME_LIMIT) == -number
         # From here on time counts: TensorFlow notices a worker that is gone by its heartbeats, after 10 seconds.
@@ -156,7 +171,7 @@ def test_a_killed_worker_ends_the_other_and_both_go_on(whole, tmp_path, victim, 
     assert "Unavailable" in error or "UNAVAILABLE" in error, error[-4000:]
     assert not list(tmp_path.glob("killed*.npz"))
 
-    finish(two_programs(tmp_path, "resumed"))
+    finish(two_programs(images, tmp_path, "resumed"))
     for index in range(2):
         expected, found = arrays(whole / f"worker{index}.npz"), arrays(tmp_path / f"resumed{index}.npz")
         for variable, value in expected.items():

@@ -8,10 +8,11 @@ import pytest
 import tensorflow as tf
 
 import keras_sslhsic
-from keras_sslhsic import LARS, SSLHSIC, callbacks, losses, views
+from keras_sslhsic import LARS, SSLHSIC, callbacks, losses, methods, views
 from keras_sslhsic.data import from_arrays
 from keras_sslhsic.hsic import kernels
 from keras_sslhsic.training import inputs
+from keras_sslhsic.training.monitor import Monitor
 
 METRICS = {
     "loss", "hsic_zy", "hsic_zz", "dependence_ratio", "kernel_scale", "tau", "learning_rate", "grad_norm", "feature_std",
@@ -20,10 +21,7 @@ METRICS = {
 
 
 def state(model):
-    return [
-        v.value.numpy()
-        for v in [*model.weights, *model.optimizer.variables, *model.kernel_optimizer.variables]
-    ]
+    return [v.value.numpy() for v in [*model.weights, *model.optimizer.variables, *model.objective.variables]]
 
 
 def assert_same(first, second, **tolerance):
@@ -188,13 +186,12 @@ def test_names_and_numbers_of_an_evaluation_line_up(tiny_model, images, labels):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (lambda x: x.astype("float32"), r"must lie in \[0, 1\], found values from"),
         (lambda x: x[..., :1], "repeat the channel"),
         (lambda x: x[0], "add the batch axis"),
         (lambda x: x[:1], "at least 2 images, found 1"),
         (lambda x: np.full(x.shape, np.nan, "float32"), "hold NaN"),
         (lambda x: tf.data.Dataset.from_tensor_slices(x[..., :1]).batch(8), "repeat the channel"),
-        (lambda x: tf.data.Dataset.from_tensor_slices(x.astype("float32")).batch(8), r"must lie in \[0, 1\]"),
+        (lambda x: tf.data.Dataset.from_tensor_slices(x / np.float32("nan")).batch(8), "hold NaN"),
     ],
 )
 def test_images_that_cannot_be_evaluated(tiny_model, images, given, message):
@@ -243,16 +240,11 @@ def test_info_nce_shows_its_own_metrics(tiny_model, images):
     assert set(history) == METRICS - {"hsic_zy", "hsic_zz", "dependence_ratio", "kernel_scale"}
 
 
-def test_configs_of_smaller_initial_scales_still_load(tiny_model):
-    config = tiny_model().get_config() | {"kernel_scale": 1e-4}
-    assert keras_sslhsic.SSLHSIC.from_config(config).kernel_scale.numpy() == np.float32(kernels.MIN_SCALE)
-
-
 def test_kernel_scale_stays_when_it_is_not_learnt(tiny_model, images):
-    model = tiny_model(learn_kernel_scale=False, kernel_scale=0.5)
-    model.compile(LARS(0.1))
-    model.fit(images, batch_size=8, verbose=0)
-    assert float(model.kernel_scale.numpy()) == 0.5
+    model = tiny_model()
+    model.compile(LARS(0.1), losses.SSLHSICLoss(kernels.InverseMultiquadric(0.5), learn_kernel_scale=False))
+    history = model.fit(images, batch_size=8, verbose=0).history
+    assert history["kernel_scale"] == [0.5]
 
 
 @pytest.mark.parametrize("num_features", [8, None])
@@ -260,8 +252,9 @@ def test_the_scale_of_a_linear_kernel_is_not_learnt(tiny_model, images, num_feat
     model = tiny_model()
     model.compile(
         LARS(0.1),
-        loss=losses.SSLHSICLoss("linear", num_features=num_features),
-        kernel_optimizer=keras.optimizers.SGD(1.0),
+        loss=losses.SSLHSICLoss(
+            "linear", num_features=num_features, kernel_optimizer=keras.optimizers.SGD(1.0)
+        ),
     )
     history = model.fit(images, batch_size=8, epochs=2, verbose=0).history
     assert history["kernel_scale"] == [1.0, 1.0]
@@ -271,21 +264,153 @@ def test_the_scale_of_a_linear_kernel_is_not_learnt(tiny_model, images, num_feat
 def test_no_scale_reaches_zero(tiny_model, images, kernel):
     """Far too large a step towards 0 ends at the smallest scale, from where the next steps lead up again."""
     model = tiny_model()
-    model.compile(
-        LARS(0.1),
-        loss=losses.SSLHSICLoss(kernel, num_features=8),
-        kernel_optimizer=keras.optimizers.SGD(1e4),
-    )
-    collapsed = tf.ones([4, 2, 8]) / np.sqrt(8)
-    model._learn_kernel_scale(collapsed)  # all distances are 0, and so is the best scale
-    assert model.kernel_scale.numpy() == np.float32(kernels.MIN_SCALE)
-    spread = tf.math.l2_normalize(tf.random.stateless_normal([4, 2, 8], [1, 2]), axis=-1)
+    loss = losses.SSLHSICLoss(kernel, num_features=8, kernel_optimizer=keras.optimizers.SGD(1e4))
+    model.compile(LARS(0.1), loss=loss)
+    collapsed = tf.ones([4, 2, 8])
+    loss.update(losses.Hiddens(collapsed))  # all distances are 0, and so is the best scale
+    assert float(loss.kernel_scale) == np.float32(kernels.MIN_SCALE)
+    spread = tf.random.stateless_normal([4, 2, 8], [1, 2])
     # The Gaussian is flat there, but for pairs of a row with itself: only for the other does the entropy rise with c.
     if kernel == "imq":
-        model.kernel_optimizer.learning_rate = 1e-4
-        model._learn_kernel_scale(spread)
-        assert model.kernel_scale.numpy() > kernels.MIN_SCALE
+        loss.learnt_scale.optimizer.learning_rate = 1e-4
+        loss.update(losses.Hiddens(spread))
+        assert float(loss.kernel_scale) > kernels.MIN_SCALE
     assert np.isfinite(model.fit(images, batch_size=8, verbose=0).history["loss"][0])
+
+
+# Objectives and methods ---------------------------------------------------------------------------------------------
+
+
+class Logs(losses.Objective):
+    """A loss with names of its own, a queue as its state, and a trained variable."""
+
+    needs_target = needs_predictor = None
+    latest = ("filled",)
+
+    def build(self, size):
+        self.queue = keras.Variable(tf.zeros([6, size]), trainable=False, name="queue")
+        self.weight = keras.Variable(tf.ones([size]), trainable=True, name="weight")
+
+    @property
+    def variables(self):
+        return [self.queue, self.weight] if self.built else []
+
+    def terms(self, hiddens, seed):
+        z = hiddens.online * self.weight
+        spread = tf.math.reduce_std(z, axis=0)
+        return {"loss": tf.reduce_mean(tf.nn.relu(1.0 - spread)), "odd_name": tf.constant(2.0)}
+
+    def update(self, hiddens):
+        self.queue.assign(tf.concat([hiddens.online[:, 0], self.queue.value], axis=0)[:6])
+        filled = tf.reduce_sum(tf.cast(tf.reduce_any(self.queue.value != 0.0, axis=1), tf.float32))
+        return {"filled": filled}
+
+
+class Plain(methods.Method):
+    """The least that a method is."""
+
+    default_loss = Logs
+
+
+@pytest.fixture
+def plain(tiny_encoder):
+    def build(**arguments):
+        keras.utils.set_random_seed(1)
+        model = Plain(tiny_encoder(), 12, 8, views=views.small_image(8), **arguments)
+        model.compile(LARS(0.1))
+        return model
+
+    return build
+
+
+def test_whatever_a_loss_names_is_logged_and_what_it_owns_is_trained_and_kept(plain, images, tmp_path):
+    model = plain()
+    history = model.fit(images[:8], batch_size=4, epochs=2, verbose=0).history
+    shown = {"loss", "odd_name", "filled", "feature_std", "effective_rank", "grad_norm", "learning_rate"}
+    assert set(history) == shown
+    assert history["odd_name"] == [2.0, 2.0] and history["filled"] == [6.0, 6.0]  # the last of 4 and 6
+    assert np.any(model.objective.weight.numpy() != 1.0)
+    assert (model.target, model.predictor) == (False, None)
+
+    callbacks.Checkpoint(tmp_path).save(model, 2)
+    restored = plain()
+    assert callbacks.Checkpoint(tmp_path).restore(restored) == 2
+    assert_same(state(restored), state(model), rtol=0)
+    model.save(tmp_path / "model.keras")
+    custom = {"Plain": Plain, "Logs": Logs}
+    again = keras.models.load_model(tmp_path / "model.keras", custom_objects=custom)
+    assert_same(state(again), state(model), rtol=0)
+
+
+@pytest.mark.parametrize("target", [False, True])
+@pytest.mark.parametrize("predictor", [False, True])
+def test_target_and_predictor_are_switches_of_their_own(plain, images, target, predictor):
+    model = plain(target=target, predictor=predictor)
+    hiddens, features = model.hiddens(model._views(images[:4], tf.constant([1, 2])), training=True)
+    assert hiddens.online.shape == (4, 2, 8) and features.shape == (4, 6)
+    if not target and not predictor:
+        assert hiddens.target is None
+        return
+    projected = [model.projector(model.encoder(x, training=True), training=True) for x in
+                 model._views(images[:4], tf.constant([1, 2]))]  # fmt: skip
+    # A fresh target is a copy of the online network; without one, its own projections are compared with.
+    np.testing.assert_allclose(hiddens.target, tf.stack(projected, axis=1), rtol=1e-4, atol=1e-5)
+    same = np.allclose(hiddens.target, hiddens.online, rtol=1e-4, atol=1e-5)
+    assert same == (not predictor)
+
+
+def test_no_gradient_flows_into_what_is_compared_with(plain, images):
+    model = plain(predictor=True)
+    with tf.GradientTape() as tape:
+        hiddens, _ = model.hiddens(model._views(images[:4], tf.constant([1, 2])), training=True)
+        value = tf.reduce_sum(hiddens.target**2)
+    assert all(g is None for g in tape.gradient(value, model.online_variables))
+
+
+@pytest.mark.parametrize(
+    ("needs", "has", "message"),
+    [
+        (
+            {"needs_target": True},
+            {},
+            r"Needs needs a target network, and this Plain has none: .* target=True",
+        ),
+        (
+            {},
+            {"target": True},
+            r"Needs is for models without a target network, and this Plain has one: .* target=False",
+        ),
+        (
+            {"needs_predictor": True},
+            {},
+            r"Needs needs a predictor network, and this Plain has none: .* predictor=True",
+        ),
+        ({}, {"predictor": True}, r"without a predictor network, and this Plain has one: .* predictor=False"),
+        ({"needs_target": None, "needs_predictor": None}, {"target": True, "predictor": True}, None),
+    ],
+)
+def test_a_loss_says_what_it_needs(tiny_encoder, needs, has, message):
+    loss = type("Needs", (Logs,), {"needs_target": False, "needs_predictor": False} | needs)()
+    model = Plain(tiny_encoder(), 12, 8, **has)
+    if message is None:
+        model.compile(LARS(0.1), loss=loss)
+        return
+    with pytest.raises(ValueError, match=message):
+        model.compile(LARS(0.1), loss=loss)
+
+
+def test_a_method_has_the_networks_that_its_loss_needs(tiny_encoder):
+    loss = type("Needs", (Logs,), {"needs_target": True, "needs_predictor": True})
+    method = type("Mine", (Plain,), {"default_loss": loss})
+    model = method(tiny_encoder(), 12, 8)
+    assert model.target and model.predictor is not None
+    model.compile()
+
+
+def test_more_metrics_than_there_are_places():
+    monitor = Monitor()
+    with pytest.raises(ValueError, match="At most 64 metrics"):
+        monitor.update_state({f"name{i}": tf.constant(1.0) for i in range(65)})
 
 
 # Collapse -----------------------------------------------------------------------------------------------------------
@@ -301,7 +426,7 @@ def test_a_gamma_that_no_batch_can_bear_is_warned_of(tiny_model, images):
         model.compile(LARS(0.1), loss=fine)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            model._warn_of_gamma(from_arrays(images, batch_size=8))
+            model.fit(images, batch_size=8, verbose=0)
 
 
 def watched(callback, model, stds, ratios, steps=60):
@@ -324,7 +449,7 @@ class Trained:
     """What the callback sees of a model."""
 
     def __init__(self, loss):
-        self.objective, self.stop_training = loss, False
+        self.objective, self.stop_training, self.latest = loss, False, ()
 
 
 @pytest.mark.parametrize("stop", [False, True])
@@ -360,7 +485,7 @@ def test_collapse_under_another_loss_is_named_too():
 
 
 def test_no_threshold():
-    with pytest.raises(ValueError, match=r"between 0 and 1, got 0\.0"):
+    with pytest.raises(ValueError, match=r"between 0 and 1, found 0\.0"):
         callbacks.WatchCollapse(threshold=0.0)
 
 
@@ -435,8 +560,8 @@ def test_no_epochs(tiny_model, images):
 
 def test_loss_that_is_not_finite_names_the_step(tiny_model, images):
     class Breaks(losses.SSLHSICLoss):
-        def terms(self, z, seed, scale=None):
-            terms = super().terms(z, seed, scale)
+        def terms(self, hiddens, seed):
+            terms = super().terms(hiddens, seed)
             return {**terms, "loss": terms["loss"] / tf.cast(seed[0] != self.bad[0], tf.float32)}
 
     model = tiny_model()
@@ -469,7 +594,7 @@ def test_one_view(tiny_model, images):
     )
     model = tiny_model(views=one, target=False)
     model.compile()
-    with pytest.raises(ValueError, match="at least two views"):
+    with pytest.raises(ValueError, match="At least M = 2 views"):
         model.fit(images, batch_size=8, verbose=0)
 
 
@@ -491,13 +616,9 @@ def test_unbatched_and_ragged_batches(tiny_model, images):
         ({"num_classes": 1}, "num_classes must be None or at least 2, found 1"),
         ({"projection_dim": 1.5}, "projection_dim must be an integer, found 1.5"),
         ({"seed": "a"}, "seed must be an integer, found 'a'"),
-        ({"target": "x"}, "target must be True or False, found 'x'"),
-        ({"learn_kernel_scale": 2}, "learn_kernel_scale must be True or False, found 2"),
+        ({"target": "x"}, "target must be True, False or None, found 'x'"),
+        ({"predictor": 1}, "predictor must be True, False or None, found 1"),
         ({"batch_norm_output": None}, "batch_norm_output must be True or False, found None"),
-        ({"kernel_scale": 0.0}, "kernel_scale must be at least 0.001 and finite, got 0.0"),
-        ({"kernel_scale": 1e-4}, "kernel_scale must be at least 0.001 and finite, got 0.0001"),
-        ({"kernel_scale": np.inf}, "kernel_scale must be at least 0.001 and finite, got inf"),
-        ({"kernel_scale": np.nan}, "kernel_scale must be at least 0.001 and finite, got nan"),
         ({"weight_ema": 1.0}, r"weight_ema must be None or in \[0, 1\), got 1.0"),
         ({"views": "cubist"}, "Views must be one of"),
     ],
@@ -508,7 +629,7 @@ def test_arguments_out_of_range(tiny_model, wrong, message):
 
 
 def test_other_losses_are_refused(tiny_model):
-    with pytest.raises(ValueError, match="SSLHSICLoss or InfoNCELoss"):
+    with pytest.raises(ValueError, match=r"one of keras_sslhsic.losses, .* found 'mse'"):
         tiny_model().compile(loss="mse")
 
 
@@ -529,8 +650,7 @@ def test_a_tensor_is_trained_on_as_an_array(tiny_model, images):
 @pytest.mark.parametrize(
     "given, message",
     [
-        (lambda x: x.astype("float32"), r"not uint8 must lie in \[0, 1\], found values from \d+ to \d+: .*divide by 255"),
-        (lambda x: x.astype("int64"), r"not uint8 must lie in \[0, 1\]"),
+        (lambda x: x > 128, r"found bool"),
         (lambda x: x / np.float32("nan"), r"hold NaN or Inf"),
         (lambda x: x[..., :1], r"\[B, H, W, 3\], found the shape \[24, 10, 10, 1\]: repeat the channel"),
         (lambda x: {"view1": x, "view2": x}, r"crops are views to train on"),
@@ -549,16 +669,49 @@ def test_images_whose_features_would_be_wrong(tiny_model, images, given, message
                 features(form)
 
 
-def test_float_images_in_the_unit_range_have_the_features_of_their_pixels(tiny_model, images):
+def test_floats_are_in_the_range_of_uint8_everywhere(tiny_model, images):
     model = tiny_model()
-    np.testing.assert_allclose(model(images / np.float32(255)), model(images), rtol=1e-4, atol=1e-5)
+    model.compile(LARS(0.1))
+    floats = images.astype("float32")
+    for features in (model, lambda x: model.predict(x, verbose=0), model.serving_encoder()):
+        np.testing.assert_allclose(features(floats), model(images), rtol=1e-4, atol=1e-5)
+    as_data = tf.data.Dataset.from_tensor_slices(floats).batch(8)
+    np.testing.assert_allclose(model.predict(as_data, verbose=0), model(images), rtol=1e-4, atol=1e-5)
+    results = [model.evaluate(x, batch_size=8, return_dict=True, verbose=0) for x in (images, floats)]
+    assert results[0]["loss"] == pytest.approx(results[1]["loss"], rel=1e-4)
+    with pytest.warns(UserWarning, match=r"expects \[0, 255\]: multiply by 255"):
+        model(floats / 255)
+
+
+def test_one_encoder_evaluates_everywhere(tiny_model, images, tmp_path):
+    """With a moving average, the average; a step at a rate of 1 takes both apart."""
+    model = tiny_model(weight_ema=0.9)
+    model.compile(keras.optimizers.SGD(1.0))
+    model.fit(images, batch_size=8, epochs=1, verbose=0)
+    prepared = views.prepare(images, model.policy)
+    average, online = model.ema_encoder(prepared), model.encoder(prepared)
+    assert model.evaluation_encoder is model.ema_encoder
+    assert np.abs(average - online).max() > 1e-3
+    np.testing.assert_allclose(model(images), average, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.predict(images, verbose=0), average, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.serving_encoder()(images), average, rtol=1e-4, atol=1e-5)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again(images), average, rtol=1e-5, atol=1e-6)
+
+    def loss_of():
+        return model.evaluate(images, batch_size=8, return_dict=True, verbose=0)["loss"]
+
+    before = loss_of()
+    model.encoder.set_weights([np.zeros_like(w) for w in model.encoder.get_weights()])
+    assert loss_of() == before  # evaluation does not look at the online network
 
 
 def test_float_crops_out_of_range(tiny_model, images):
     model = tiny_model()
     model.compile()
     crops = images.astype("float32")
-    with pytest.raises(ValueError, match=r"not uint8 must lie in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"Crops that are not uint8 must lie in \[0, 1\]"):
         model.fit(
             tf.data.Dataset.from_tensor_slices({"view1": crops, "view2": crops}).batch(8, drop_remainder=True)
         )

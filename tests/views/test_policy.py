@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import keras
 import ml_collections
 import numpy as np
 import pytest
@@ -207,19 +206,3 @@ def test_more_than_three_channels():
         std=(0.2,) * 5,
     )
     assert views.make_views(random_images(2, policy), policy, [0, 1])[0].shape == (2, 16, 16, 5)
-
-
-@pytest.mark.parametrize("mixed", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision_leaves_views_in_float32(mixed):
-    policy = views.byol(24)
-    images = random_images(3, policy)
-    expected = views.make_views(images, policy, [0, 1])
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(mixed)
-    try:
-        result = views.TwoViews(policy)(images, seed=tf.constant([0, 1]))
-    finally:
-        keras.config.set_dtype_policy(before)
-    for ours, view in zip(result, expected, strict=True):
-        assert ours.dtype == tf.float32
-        np.testing.assert_allclose(ours, view, atol=1e-6)

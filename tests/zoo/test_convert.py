@@ -8,8 +8,8 @@ import pytest
 
 from keras_sslhsic.encoders import Architecture
 from keras_sslhsic.zoo import convert, unpickle
+from keras_sslhsic.zoo.load import load_pretrained
 from keras_sslhsic.zoo.model_files import read_note
-from keras_sslhsic.zoo.pretrained import load_pretrained
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 ARCHITECTURES = {

@@ -11,7 +11,7 @@ import pytest
 
 from keras_sslhsic.encoders import build_encoder
 from keras_sslhsic.zoo import download, registry
-from keras_sslhsic.zoo.pretrained import load_pretrained
+from keras_sslhsic.zoo.load import load_pretrained
 from keras_sslhsic.zoo.registry import Entry
 
 BODY = b"x" * 1000

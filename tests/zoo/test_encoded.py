@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from keras_sslhsic.zoo.export import export_saved_model
+from keras_sslhsic.export import export_saved_model
 
 
 def small_files():

@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from keras_sslhsic import export
 from keras_sslhsic.data.decode import decode
-from keras_sslhsic.encoders import with_preprocessing
-from keras_sslhsic.encoders.base import PretrainedEncoder
-from keras_sslhsic.zoo import export as export_module
-from keras_sslhsic.zoo.export import export_litert, export_onnx, export_saved_model
+from keras_sslhsic.encoders import Encoder, encoder_of, with_preprocessing
+from keras_sslhsic.export import export_litert, export_onnx, export_saved_model, formats
+from keras_sslhsic.export.served import check_answer
 from keras_sslhsic.zoo.extract import extract
 
 
@@ -263,7 +263,7 @@ def test_an_earlier_export_is_replaced_by_that_of_a_frozen_encoder(encoder, save
     flags = [layer.trainable for layer in encoder._flatten_layers()]
     shutil.copytree(saved_model, tmp_path / "model")
     before = (tmp_path / "model" / "saved_model.pb").stat().st_ino
-    frozen = PretrainedEncoder(encoder.inputs[0], encoder.outputs[0])
+    frozen = Encoder(encoder.inputs[0], encoder.outputs[0], encoder.spec)
     frozen.trainable = False
     try:
         export_saved_model(frozen, tmp_path / "model")
@@ -333,7 +333,7 @@ def test_half_precision_is_refused_in_one_line(file, tmp_path):
     network = keras.layers.Conv2D(2, 3, dtype="mixed_bfloat16")(images)
     encoder = keras.Model(images, keras.layers.GlobalAveragePooling2D(dtype="float32")(network))
     with pytest.raises(ValueError, match="computes in bfloat16: build it in float32"):
-        export_module.export(encoder, tmp_path / file)
+        export.write(encoder, tmp_path / file)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -365,9 +365,9 @@ def test_what_onnx_runtime_cannot_load_is_an_error(convolution, tmp_path):
 def test_a_converted_file_that_answers_otherwise_is_refused(answer, message):
     pixels = keras.Input((4, 4, 3))
     mean = keras.Model(pixels, keras.layers.GlobalAveragePooling2D()(keras.layers.Rescaling(1 / 255)(pixels)))
-    export_module._check_answer(mean, lambda image: image.mean((1, 2)) / 255, "LiteRT")
+    check_answer(encoder_of(mean), lambda image: image.mean((1, 2)) / 255, "LiteRT")
     with pytest.raises(ValueError, match=f"LiteRT .*{message}"):
-        export_module._check_answer(mean, lambda image: answer(image.mean((1, 2)) / 255), "LiteRT")
+        check_answer(encoder_of(mean), lambda image: answer(image.mean((1, 2)) / 255), "LiteRT")
 
 
 def test_layers_that_cannot_be_copied_are_served_unfolded(tmp_path):
@@ -376,7 +376,7 @@ def test_layers_that_cannot_be_copied_are_served_unfolded(tmp_path):
     maps = keras.layers.BatchNormalization()(maps)
     encoder = keras.Model(images, keras.layers.GlobalAveragePooling2D()(maps))
     with pytest.warns(UserWarning, match="not folded, .* as a layer cannot be copied: .*Lambda"):
-        export_module.export(encoder, tmp_path / "model")
+        export.write(encoder, tmp_path / "model")
     served = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
     pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
     features = served(image=tf.constant(pixels))["features"]
@@ -408,22 +408,22 @@ def test_onnx_without_tf2onnx_says_what_to_install(encoder, tmp_path, monkeypatc
 )
 def test_export_goes_by_the_ending(path, function, monkeypatch):
     calls = []
-    monkeypatch.setattr(export_module, function, lambda *arguments: calls.append(arguments))
-    export_module.export("model", path)
+    monkeypatch.setattr(formats, function, lambda *arguments: calls.append(arguments))
+    export.write("model", path)
     assert [call[:2] for call in calls] == [("model", path)]
 
 
 @pytest.mark.parametrize("path", ["a.h5", "a.pb", "a.keras", "a.tflight"])
 def test_other_endings_are_refused(path, encoder, tmp_path):
     with pytest.raises(ValueError, match=r"nothing is written to \.\w+ files\. Give NAME\.tflite"):
-        export_module.export(encoder, tmp_path / path)
+        export.write(encoder, tmp_path / path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("path", ["a.tflite", "a.onnx"])
 def test_files_have_no_batch_norm_to_keep(encoder, path):
     with pytest.raises(ValueError, match="keep_batch_norm is for SavedModels"):
-        export_module.export(encoder, path, keep_batch_norm=True)
+        export.write(encoder, path, keep_batch_norm=True)
 
 
 def test_only_encoders_of_images_are_exported(tmp_path):

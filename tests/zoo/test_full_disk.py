@@ -9,9 +9,9 @@ import keras
 import numpy as np
 import pytest
 
+from keras_sslhsic.export import export_saved_model
 from keras_sslhsic.zoo import convert, model_files
-from keras_sslhsic.zoo.card import save_pretrained
-from keras_sslhsic.zoo.export import export_saved_model
+from keras_sslhsic.zoo.save import save_pretrained
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,22 @@ import numpy as np
 import pytest
 
 from keras_sslhsic import compat
-from keras_sslhsic.encoders import Architecture, resnet
+from keras_sslhsic.encoders import Architecture, EncoderSpec, with_preprocessing
+from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.zoo import convert, model_files
-from keras_sslhsic.zoo.card import save_pretrained
-from keras_sslhsic.zoo.pretrained import load_pretrained
+from keras_sslhsic.zoo.load import load_pretrained
 from keras_sslhsic.zoo.registry import Entry
+from keras_sslhsic.zoo.save import save_pretrained
 
 SHAPE = Architecture((1,), (2,), bottleneck=False, stem_channels=2)
-NOTE = {"architecture": None, "shape": SHAPE._asdict(), "stem": "small", "channels": 3}
+SPEC = EncoderSpec(None, None, 3, 2, (8, 8), False, (0.5,) * 3, (0.25,) * 3, "tiny")
+NOTE = {
+    "architecture": None,
+    "shape": SHAPE._asdict(),
+    "stem": "small",
+    "channels": 3,
+    "spec": SPEC.to_dict(),
+}
 WRONG = [
     None,
     True,
@@ -69,7 +77,7 @@ def weights(network, tmp_path):
 @pytest.fixture
 def archive(encoder, tmp_path):
     """A .keras file; returns a function that writes other members into it."""
-    content = model_files.archive(encoder)
+    content = compat.archive(encoder)
     path = tmp_path / "a.keras"
 
     def write(compression=zipfile.ZIP_STORED, **members):
@@ -129,7 +137,46 @@ def test_every_field_of_a_note_may_be_wrong(weights):
             for key in path[:-1]:
                 inner = inner[key]
             del inner[path[-1]]
-            assert loads_or_says(weights(without)) is None or path == ("shape", "stem_channels")
+            assert (
+                loads_or_says(weights(without)) is None
+                or path[0] == "spec"
+                or path == ("shape", "stem_channels")
+            )
+
+
+def test_every_field_of_a_spec_may_be_wrong(network, tmp_path):
+    encoder = with_preprocessing(network, 0.5, [0.25, 0.5, 0.25], size=4)
+    path = tmp_path / "a.keras"
+    encoder.save(path)
+    content = path.read_bytes()
+    spec = json.loads(json.dumps(encoder.spec.to_dict()))
+
+    def loaded(given):
+        with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(path, "w") as target:
+            for name in source.namelist():
+                own = json.dumps({"spec": given}) if name == f"{compat.NOTE}.json" else source.read(name)
+                target.writestr(name, own)
+        found = loads_or_says(path)
+        if found is not None and found.spec.stages:
+            found.maps()
+        return found
+
+    assert loaded(spec).spec == encoder.spec
+    for field in ("channels", "feature_size", "stages"):
+        assert loaded({name: value for name, value in spec.items() if name != field}) is None
+    for place in places(spec):
+        for value in WRONG[len(place) :: 4]:
+            loaded(with_value(spec, place, value))
+    for wrong in (
+        "a\nb\x1b[31m",
+        None,
+        [],
+        [0],
+        {"a": 1},
+        {**spec, "height": 7},
+        {**spec, "feature_size": 3},
+    ):
+        assert loaded(wrong) is None
 
 
 @pytest.mark.parametrize(
@@ -154,7 +201,7 @@ def test_a_note_of_a_network_that_is_larger_than_its_file(weights, shape):
 def test_a_note_that_is_none(weights, note):
     path = weights(NOTE)
     with h5py.File(path, "r+") as file:
-        file.attrs[model_files.NOTE] = note
+        file.attrs[compat.NOTE] = note
     with pytest.raises(ValueError, match=r"a\.weights\.h5 is not a readable model file: .*\."):
         load_pretrained(path)
 

@@ -3,16 +3,18 @@
 import itertools
 import json
 import os
+import types
 
 import crash
 import keras
 import numpy as np
 import pytest
 
-from keras_sslhsic import files, lock
-from keras_sslhsic.zoo import convert, export, model_files, pack, registry, saved_model
-from keras_sslhsic.zoo.card import save_pretrained
-from keras_sslhsic.zoo.pretrained import load_pretrained
+from keras_sslhsic import compat, files, lock
+from keras_sslhsic.export import saved_model
+from keras_sslhsic.zoo import convert, model_files, pack, registry
+from keras_sslhsic.zoo.load import load_pretrained
+from keras_sslhsic.zoo.save import save_pretrained
 
 PIXELS = np.full((1, 2, 2, 1), 255, np.uint8)
 
@@ -46,8 +48,8 @@ def undated(monkeypatch):
         key = float(model.layers[-1].bias[0] + model.layers[-1].kernel[0, 0]), json.dumps(note)
         return content.setdefault(key, original(model, note))
 
-    original = model_files.archive
-    monkeypatch.setattr(model_files, "archive", archive)
+    original = compat.archive
+    monkeypatch.setattr(compat, "archive", archive)
 
 
 @pytest.mark.parametrize("exchanges", [True, False])
@@ -90,23 +92,23 @@ def test_exporting_over_an_earlier_export(tmp_path, monkeypatch, exchanges):
     if not exchanges:
         monkeypatch.setattr(files, "_exchange_names", lambda *paths: False)
 
-    def write(model, folder, max_pixels):  # tracing takes seconds
+    def write(model, spec, folder, max_pixels):  # tracing takes seconds
         for name in ("saved_model.pb", "variables/variables.index"):
             files.write_text(f"{folder}/{name}", model)
 
     monkeypatch.setattr(saved_model, "write", write)
-    monkeypatch.setattr(export, "encoder_of", lambda model: model)
-    monkeypatch.setattr(export, "fold_batch_norm", lambda model: model)
+    monkeypatch.setattr(saved_model, "encoder_of", lambda name: types.SimpleNamespace(name=name, spec=None))
+    monkeypatch.setattr(saved_model, "folded", lambda encoder: encoder.name)
     target = tmp_path / "served" / "1"
-    export.export_saved_model("new", target)
+    saved_model.export_saved_model("new", target)
     expected = contents(tmp_path)
-    export.export_saved_model("old", target)
+    saved_model.export_saved_model("old", target)
     earlier = contents(tmp_path)
     seen = []
-    for point in crash.points(lambda: export.export_saved_model("new", target), tmp_path):
+    for point in crash.points(lambda: saved_model.export_saved_model("new", target), tmp_path):
         if exchanges or target.exists():
             seen.append(contents(target))
-        export.export_saved_model("new", target)
+        saved_model.export_saved_model("new", target)
         assert contents(tmp_path) == expected, point
     states = [
         {name.removeprefix("served/1/"): c for name, c in state.items()} for state in (earlier, expected)
@@ -168,7 +170,7 @@ def test_the_second_process_is_told_who_is_writing(tmp_path, monkeypatch):
     monkeypatch.setattr(convert, "converted", lambda *arguments: (encoder(2), {}))
     for name, write in {
         "mine": lambda path: save_pretrained(encoder(1), path),
-        "served": lambda path: export.export_saved_model(encoder(1), path),
+        "served": lambda path: saved_model.export_saved_model(encoder(1), path),
         "a.keras": lambda path: convert.convert("checkpoint.npy", path),
     }.items():
         in_use = pytest.raises(lock.InUseError, match=f"{name} is in use by process {os.getpid()} on ")

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 import keras_sslhsic
-from keras_sslhsic.evaluation.finetune import _Classifier
+from keras_sslhsic.evaluation.fine_tuning import _Classifier
 
 
 def test_bundled_weights_are_frozen_or_trainable_as_asked():

@@ -1,0 +1,138 @@
+"""What an encoder reads and gives, said once: written when the encoder is made, and saved with it."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import keras
+
+from keras_sslhsic import compat
+
+LARGEST_SIDE = 2**14  # pixels
+_ANY_SIDE = 1024  # maps are compared with it: those of small images are rounded up
+
+
+class Stage(NamedTuple):
+    """The last map of a stride.
+
+    Attributes:
+        layer: name of the layer of the network that gives it.
+        stride: pixels of the network's input for one of the map, along each side.
+        channels: of the map.
+    """
+
+    layer: str
+    stride: int
+    channels: int
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderSpec:
+    """What an encoder reads and gives.
+
+    Attributes:
+        height: of the images; None is free.
+        width: of the images; None is free.
+        channels: of the images.
+        feature_size: F, of the features [B, F].
+        resize: (height, width) to which images are resized (bilinear) before the network sees them, or None.
+        antialias: whether shrinking averages over all the pixels it covers.
+        mean: what is subtracted of pixels in [0, 1], one number a channel; empty where it is not known.
+        std: what they are divided by then; empty where it is not known.
+        network: name of the network inside, which reads normalised pixels; None where it is not known.
+        stages: {"P2": stage of stride 2^2, ...}; empty where they are not known.
+    """
+
+    height: int | None
+    width: int | None
+    channels: int
+    feature_size: int
+    resize: tuple[int, int] | None = None
+    antialias: bool = False
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    network: str | None = None
+    stages: Mapping[str, Stage] = dataclasses.field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int | None, int | None, int]:
+        """(height, width, channels) of the images."""
+        return self.height, self.width, self.channels
+
+    @property
+    def shape_seen(self) -> tuple[int | None, int | None, int]:
+        """(height, width, channels) that the network itself sees, after any resizing."""
+        height, width = self.resize or (self.height, self.width)
+        return height, width, self.channels
+
+    def to_dict(self) -> dict[str, Any]:
+        """The spec in what JSON has."""
+        stages = {name: stage._asdict() for name, stage in self.stages.items()}
+        return {**dataclasses.asdict(self), "stages": stages}
+
+    @classmethod
+    def from_dict(cls, fields: Any) -> "EncoderSpec":
+        """Reads back what `to_dict` gives.
+
+        Raises:
+            ValueError: if it is something else; a file may come from anywhere.
+        """
+        try:
+            stages = {str(name): Stage(**stage) for name, stage in fields["stages"].items()}
+            lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+            spec = cls(**{**fields, **lists, "stages": stages})
+            usable = spec._is_usable()
+        except (TypeError, KeyError, AttributeError, ValueError):
+            usable = False
+        if not usable:
+            raise ValueError(f"The spec of the encoder is damaged, save it again: {fields!r:.200}.")
+        return spec
+
+    def _is_usable(self) -> bool:
+        sides = [side for side in (self.height, self.width, *(self.resize or ())) if side is not None]
+        counts = self.channels, self.feature_size, *(n for s in self.stages.values() for n in s[1:])
+        numbers = *self.mean, *self.std
+        return (
+            all(type(side) is int and 0 < side <= LARGEST_SIDE for side in sides)
+            and all(type(count) is int and 0 < count <= 2**31 for count in counts)
+            and all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
+            and len(self.mean) == len(self.std) in (0, self.channels)
+            and all(number > 0 for number in self.std)
+            and (self.resize is None or len(self.resize) == 2)
+            and type(self.antialias) is bool
+            and isinstance(self.network, str | None)
+            and (not self.stages or (self.network is not None and len(self.mean) > 0))
+            and all(isinstance(stage.layer, str) for stage in self.stages.values())
+        )
+
+
+def find_stages(network: keras.Model) -> dict[str, Stage]:
+    """Finds the last map of each stride that everything after it is computed from.
+
+    Where a network has blocks with a way around them, the layers before the first one are its stem, and no stage.
+
+    Args:
+        network: a functional keras.Model that reads images.
+
+    Returns:
+        {"P<k>": stage of stride 2^k}; empty for a model that is not functional.
+    """
+    if not compat.is_functional(network):
+        return {}
+    maps = [tensor for tensor in compat.passages(network) if len(tensor.shape) == 4]
+    joined = [i for i, tensor in enumerate(maps) if compat.is_joined(tensor)]
+    maps = maps[joined[0] if joined else 0 :]
+    if not maps:
+        return {}
+    try:
+        shapes = compat.shapes(network, maps, (1, _ANY_SIDE, _ANY_SIDE, network.input_shape[-1]))
+    except Exception:  # of layers for images of one size alone, which raise what they like
+        return {}
+    stages = {}
+    for tensor, (_, side, *_) in zip(maps, shapes, strict=True):
+        exact = math.log2(_ANY_SIDE / side)
+        level = round(exact)
+        if level >= 0 and abs(exact - level) < 0.1:
+            stages[f"P{level}"] = Stage(compat.layer_before(tensor).name, 2**level, tensor.shape[-1])
+    return stages

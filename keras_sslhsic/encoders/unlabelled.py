@@ -1,0 +1,75 @@
+"""Models that do not say what they read and give.
+
+Functional models of others, and files of the versions that saved no spec. This is the only place where a model is
+known by its layers: a network of `build_encoder`, which Keras saves as a plain graph, must not be taken for an encoder
+of pixels, and what `with_preprocessing` of those versions wrote tells its normalisation and its network.
+"""
+
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_sslhsic import compat
+from keras_sslhsic.encoders.spec import EncoderSpec, find_stages
+
+
+class BareNetworkError(ValueError):
+    """A network of `build_encoder` where an encoder of pixels is expected."""
+
+
+def spec_of(model: Any) -> EncoderSpec:
+    """What a functional or sequential model reads and gives, as far as it can be seen.
+
+    Raises:
+        BareNetworkError: for a network of `build_encoder`, or of the converter, which reads normalised pixels.
+        ValueError: if it does not map images [B, H, W, C] to features [B, F].
+    """
+    images, features = shapes = compat.shapes_of(model)
+    if [len(shape) if isinstance(shape, tuple) else 0 for shape in shapes] != [4, 2]:
+        raise ValueError(f"Expected an encoder from images [B, H, W, C] to features [B, F], found {shapes}.")
+    height, width, channels = images[1:]
+    spec = EncoderSpec(height, width, channels, features[-1])
+    layers = model.layers
+    if any(layer.name == "stem_conv" for layer in layers) and not any(
+        isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)) for layer in layers
+    ):
+        raise BareNetworkError(
+            "The network reads normalised pixels, and has no normalisation inside: wrap it with "
+            "encoders.with_preprocessing(encoder, mean, std)."
+        )
+    return _of_with_preprocessing(model, spec) or spec
+
+
+def _of_with_preprocessing(model: keras.Model, spec: EncoderSpec) -> EncoderSpec | None:
+    """Reads the chain of normalisation, resizing, network and rounding; None if it is another."""
+    if not compat.is_functional(model):
+        return None
+    operations = model.operations[1:]
+    kinds = [type(operation).__name__ for operation in operations]
+    chain = ["Rescaling", *(["Resize"] if "Resize" in kinds else []), "Functional", "Identity"]
+    if kinds != chain or not np.all(np.asarray(operations[0].scale) > 0):
+        return None
+    *before, network, _ = operations
+    scale, offset = (np.broadcast_to(v, [spec.channels]) for v in (before[0].scale, before[0].offset))
+    std = 1 / (255 * scale)
+    resize = before[1] if len(before) > 1 else None
+    if resize is not None and (
+        resize.interpolation != "bilinear" or resize.pad_to_aspect_ratio or resize.crop_to_aspect_ratio
+    ):
+        return None
+    return dataclasses.replace(
+        spec,
+        resize=None if resize is None else tuple(resize.size),
+        antialias=resize is not None and resize.antialias,
+        mean=tuple(np.round(-offset * std, 6).tolist()),
+        std=tuple(np.round(std, 6).tolist()),
+        network=network.name,
+        stages=find_stages(network),
+    )
+
+
+@keras.saving.register_keras_serializable(package="keras_sslhsic")
+class PretrainedEncoder(keras.Model):
+    """What files of earlier versions hold where `load_pretrained` had loaded what was saved: a functional model."""

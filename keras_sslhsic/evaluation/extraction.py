@@ -1,0 +1,188 @@
+"""Features of many images, from any encoder: computed once, on all devices, kept on disk if wanted."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from keras_sslhsic import compat, files
+from keras_sslhsic.encoders.base import TrainsEncoder, encoder_hash
+from keras_sslhsic.encoders.checks import check_images, labelled_batch
+
+# A model that trains an encoder stands for its `serving_encoder()`.
+AnyEncoder: TypeAlias = keras.Model | Callable[[tf.Tensor], tf.Tensor]
+
+
+def extract_features(
+    encoder: AnyEncoder,
+    data: Any,
+    *,
+    batch_size: int = 256,
+    verbose: bool = False,
+    cache_dir: str | os.PathLike | None = None,
+    data_version: str | None = None,
+) -> np.ndarray:
+    """Computes the encoder's features of all images, in their order.
+
+    The encoder runs in inference mode: moving statistics of BatchNormalization are used and stay as they are.
+    Under a tf.distribute strategy (the current one, or the one that the encoder was built in) each batch is
+    split over its replicas.
+
+    Args:
+        encoder: keras.Model, or function, from uint8 or float images [B, H, W, C] in [0, 255] to features [B,
+            F] (maps [B, h, w, F] are flattened); or a model that trains one.
+        data: images [N, H, W, C]; or a finite tf.data.Dataset of batches: images, (images, labels), or
+            {"image": images}.
+        batch_size: images a step, for arrays.
+        verbose: whether to show a progress bar.
+        cache_dir: folder that keeps the result, in a file named by the encoder's weights and structure and by
+            the data. A second call reads it.
+        data_version: name of the data in the cache's key, such as "imagenet2012:5.1.0/train/center_crop".
+            Required to cache a dataset; an array is known by its bytes.
+
+    Returns:
+        float32 [N, F].
+
+    Raises:
+        ValueError: if the images, or those of a dataset's first batch, do not fit the encoder or hold NaN or Inf;
+            if there are none, or a cache is asked for that has no key.
+
+    Example:
+        >>> features = extract_features(lambda x: tf.cast(x, tf.float32), np.zeros([4, 2, 2, 1], np.uint8))
+        >>> features.shape
+        (4, 4)
+    """
+    encoder = as_encoder(encoder)
+    if cache_dir is None:
+        return _extract(encoder, data, batch_size, verbose)[0]
+    file = Path(cache_dir) / f"{encoder_hash(encoder)}-{_data_hash(data, data_version)}.npy"
+    if file.exists():
+        return np.load(file)
+    features = _extract(encoder, data, batch_size, verbose)[0]
+    with files.written_whole(file, ".npy") as temporary:
+        np.save(temporary, features)
+    return features
+
+
+def extract_labelled_features(
+    encoder: AnyEncoder, dataset: tf.data.Dataset, *, verbose: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Computes features and collects labels in one pass over a dataset.
+
+    Args:
+        encoder: as in `extract_features`.
+        dataset: finite tf.data.Dataset of batches (images, labels) or {"image", "label"}.
+        verbose: whether to show a progress bar.
+
+    Returns:
+        float32 [N, F] and the labels [N, ...] in their own dtype.
+
+    Raises:
+        ValueError: as `extract_features`, and if the dataset has no labels.
+    """
+    features, labels = _extract(as_encoder(encoder), dataset, 0, verbose)
+    if labels is None:
+        raise ValueError(
+            f"Labels are missing: batches must be (images, labels) or hold 'image' and 'label', "
+            f"found {dataset.element_spec}."
+        )
+    return features, labels
+
+
+def as_encoder(encoder: AnyEncoder) -> AnyEncoder:
+    """The serving encoder of a model that trains one; other models and functions as they are."""
+    return encoder.serving_encoder() if isinstance(encoder, TrainsEncoder) else encoder
+
+
+def feature_step(encoder: AnyEncoder) -> tuple[tf.distribute.Strategy, Callable]:
+    """The frozen encoder as a function of one batch, which is split over the replicas if there are several.
+
+    Args:
+        encoder: what `as_encoder` gives.
+
+    Returns:
+        The strategy that batches must be distributed by, and a function of a batch that returns features
+        float32 [B, F] and labels [B] (None without), of all replicas, in order.
+    """
+    strategy = getattr(encoder, "distribute_strategy", None) or tf.distribute.get_strategy()
+
+    def on_replica(batch: Any) -> tuple[tf.Tensor, Any]:
+        images, labels = labelled_batch(batch)
+        outputs = encoder(images, training=False) if isinstance(encoder, keras.Model) else encoder(images)
+        outputs = tf.cast(outputs, tf.float32)
+        return tf.reshape(outputs, [tf.shape(outputs)[0], -1]), labels
+
+    def step(batch: Any) -> tuple[tf.Tensor, tf.Tensor | None]:
+        features, labels = strategy.run(on_replica, args=(batch,))
+        features = tf.concat(strategy.experimental_local_results(features), axis=0)
+        if labels is not None:
+            labels = tf.concat(strategy.experimental_local_results(labels), axis=0)
+        return features, labels
+
+    return strategy, step
+
+
+def shape_read(encoder: AnyEncoder) -> tuple[int | None, ...]:
+    """(height, width, channels) of the images that an encoder reads; None in a place is free, or not known."""
+    shape, _ = compat.shapes_of(encoder)
+    return shape[1:] if isinstance(shape, tuple) and len(shape) == 4 else (None, None, None)
+
+
+def _extract(encoder: Any, data: Any, batch_size: int, verbose: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    shape = shape_read(encoder)
+    given = isinstance(data, tf.data.Dataset)
+    data = data if given else np.asanyarray(data)
+    check_images(labelled_batch(data.element_spec)[0] if given else data, shape)
+    batches = data if given else _batches(data, batch_size)
+    total = int(batches.cardinality())
+    if total == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("The dataset is infinite: take a finite part of it, or build it without repeating.")
+    strategy, step = feature_step(encoder)
+    if strategy.num_replicas_in_sync > 1:
+        batches = strategy.experimental_distribute_dataset(batches)
+    step = tf.function(step, input_signature=[batches.element_spec])
+
+    features: list[np.ndarray] = []
+    labels: list[np.ndarray] = []
+    progress = tqdm(
+        batches, total=total if total >= 0 else None, unit="batch", desc="features", disable=not verbose
+    )
+    for batch in progress:
+        if given and not features:
+            check_images(strategy.experimental_local_results(labelled_batch(batch)[0])[0], shape)
+        found, own = step(batch)
+        features.append(found.numpy())
+        if own is not None:
+            labels.append(own.numpy())
+    if not features:
+        raise ValueError("There are no images.")
+    return np.concatenate(features), np.concatenate(labels) if labels else None
+
+
+def _batches(images: np.ndarray, batch_size: int) -> tf.data.Dataset:
+    # A generator: slices of an array would copy it whole into a tensor, also one mapped from disk.
+    starts = range(0, len(images), batch_size)
+    dataset = tf.data.Dataset.from_generator(
+        lambda: (images[start : start + batch_size] for start in starts),
+        output_signature=tf.TensorSpec((None, *images.shape[1:]), images.dtype),
+    )
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(starts))).prefetch(2)
+
+
+def _data_hash(data: Any, version: str | None) -> str:
+    digest = hashlib.sha256()
+    if version is not None:
+        digest.update(version.encode())
+    elif isinstance(data, tf.data.Dataset):
+        raise ValueError("To cache the features of a dataset, name it with data_version.")
+    else:
+        array = np.ascontiguousarray(data)
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,45 @@
+"""Encoders as LiteRT (TensorFlow Lite) files."""
+
+import os
+import tempfile
+import warnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_sslhsic import files, lock
+from keras_sslhsic.encoders import encoder_of
+from keras_sslhsic.export.saved_model import write
+from keras_sslhsic.export.served import check_answer, check_precision, folded
+
+
+def export_litert(model: keras.Model, path: str | os.PathLike) -> None:
+    """Exports an encoder as a LiteRT (TensorFlow Lite) file: ``image`` uint8 [B, H, W, C] -> ``features``.
+
+    Every size that is free in the model is free in the file: set it with ``resize_tensor_input``.
+
+    Raises:
+        ValueError: if `model` does not read images, computes in half precision, or LiteRT lacks one of its
+            operations (antialiasing) or answers otherwise than the model.
+    """
+    files.check_writable(path)
+    encoder = encoder_of(model)
+    check_precision(encoder, "LiteRT")
+    with tempfile.TemporaryDirectory() as folder:
+        write(folded(encoder), encoder.spec, folder)
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["serving_default"])
+        try:
+            content = converter.convert()
+        except Exception as error:  # the converter raises several private types
+            raise ValueError(f"LiteRT cannot express this encoder: {error}") from error
+
+    def answer(image: np.ndarray) -> np.ndarray:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that TensorFlow 2.20 were to lose it
+            interpreter = tf.lite.Interpreter(model_content=content)
+        return interpreter.get_signature_runner("serving_default")(image=image)["features"]
+
+    check_answer(encoder, answer, "LiteRT")
+    with lock.held(path):
+        files.write_bytes(path, content)

@@ -1,0 +1,173 @@
+"""Encoders as SavedModels, which need TensorFlow alone."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_sslhsic import compat, files, lock
+from keras_sslhsic.data import decode
+from keras_sslhsic.encoders import EncoderSpec, encoder_of
+from keras_sslhsic.encoders.preprocess import resizer
+from keras_sslhsic.export import decoding
+from keras_sslhsic.export.served import folded, image_spec, serve
+from keras_sslhsic.version import __version__
+
+NOTE_FILE = f"{compat.NOTE}.json"  # by which an export is known
+EXPORTED = {
+    NOTE_FILE,
+    "saved_model.pb",
+    "fingerprint.pb",
+    "assets",
+    "variables",
+    "variables/variables.index",
+    "variables/variables.data-00000-of-00001",
+}
+
+
+def export_saved_model(
+    model: keras.Model,
+    path: str | os.PathLike,
+    keep_batch_norm: bool = False,
+    max_pixels: int = decode.MAX_PIXELS,
+) -> None:
+    """Exports an encoder as a SavedModel, which needs TensorFlow alone.
+
+    Signatures, for any batch size:
+
+    - ``serving_default``: ``image`` uint8 [B, H, W, C] -> ``features`` float32 [B, F];
+    - ``encoded``, for 1, 3 or 4 channels: ``bytes`` string [B], each a JPEG, PNG, WebP, BMP or GIF (its first
+      frame) file -> ``features``. EXIF orientation is not applied.
+
+    For fine-tuning, the loaded object has ``trainable_variables`` and ``train``, the function of float images
+    in [0, 255]. What is served follows the variables.
+
+    Args:
+        model: what `encoders.encoder_of` takes: an encoder, or a model that trains one.
+        path: folder to make. It may hold an earlier export, which is replaced, and nothing else.
+        keep_batch_norm: by default batch normalisation is folded into the convolutions (`fold_batch_norm`),
+            which answers a tenth faster; fine-tuning then trains kernels and biases. If true, ``train`` normalises
+            by the batch and updates the moving statistics.
+        max_pixels: images of more are refused by ``encoded``, by their headers, before they are decoded.
+
+    Raises:
+        ValueError: if `model` does not read images, or `path` is taken.
+        OSError: if it cannot be written.
+        lock.InUseError: if another process is writing it.
+
+    Example:
+        >>> export_saved_model(encoder, "served/1")
+        >>> served = tf.saved_model.load("served/1").signatures["serving_default"]
+        >>> features = served(image=tf.constant(images_uint8))["features"]
+    """
+    encoder = encoder_of(model)
+    target = Path(path).resolve()  # of a link, the folder that it leads to
+    with lock.held(target):
+        files.remove_leftovers(target)
+        if target.exists():
+            _check_replaceable(target)
+        with files.replaced_folder(target) as folder:
+            try:
+                served = encoder if keep_batch_norm else folded(encoder)
+                write(served, encoder.spec, str(folder), max_pixels)
+            except tf.errors.OpError as error:  # its operations on files have errors of their own
+                raise OSError(str(error)) from error
+            files.write_json(folder / NOTE_FILE, {"version": __version__})
+
+
+def _check_replaceable(target: Path) -> None:
+    if target.is_file():
+        raise ValueError(f"{files.display(target)} is a file: give the name of a folder for a SavedModel.")
+    found = {str(file.relative_to(target)) for file in target.rglob("*")}
+    links = {str(file.relative_to(target)) for file in target.rglob("*") if file.is_symlink()}
+    if not found or (NOTE_FILE in found and found <= EXPORTED and not links):
+        return
+    others = sorted((found - EXPORTED) | links) or ["a SavedModel of something else"]
+    listed = files.display(", ".join(others[:3])) + (" ..." if len(others) > 3 else "")
+    raise ValueError(
+        f"{files.display(target)} holds {listed}, and only an earlier export is replaced: choose another path, or "
+        "move that away."
+    )
+
+
+class _Served(tf.Module):
+    """What a SavedModel holds. Keras's own export archive would write every weight twice."""
+
+    variables: Any = ()
+    trainable_variables: Any = ()
+
+
+def write(model: keras.Model, spec: EncoderSpec, path: str, max_pixels: int = decode.MAX_PIXELS) -> None:
+    """Writes a SavedModel with the signatures of `export_saved_model`.
+
+    Args:
+        model: images in [0, 255] to features: an encoder, or what `served.folded` makes of one.
+        spec: the encoder's.
+        path: of the folder.
+        max_pixels: of an image that ``encoded`` takes.
+    """
+
+    def train(image: tf.Tensor) -> tf.Tensor:
+        return model(image, training=True)
+
+    sides, fit = spec.shape_seen, resizer(spec)
+
+    def image_of(data: tf.Tensor) -> tf.Tensor:
+        return fit(decoding.pixels(data, spec.channels, max_pixels))
+
+    def encoded_one(data: tf.Tensor) -> tf.Tensor:
+        return tf.cast(model(image_of(data)[tf.newaxis], training=False)[0], tf.float32)
+
+    def encoded(data: tf.Tensor) -> dict[str, tf.Tensor]:
+        def one_by_one(function: Callable, shape: Sequence[int | None], at_a_time: int) -> tf.Tensor:
+            result = tf.TensorSpec(shape, tf.float32)
+            return tf.map_fn(function, data, parallel_iterations=at_a_time, fn_output_signature=result)
+
+        if None in sides:  # images of different sizes make no batch
+            return {"features": one_by_one(encoded_one, [spec.feature_size], 1)}
+        # Together they take no more memory than the largest one may.
+        counts = tf.map_fn(decoding.count_pixels, data, fn_output_signature=tf.int64)
+        images = tf.cond(
+            tf.reduce_sum(tf.minimum(counts, max_pixels + 1)) <= max_pixels,
+            lambda: one_by_one(image_of, sides, 10),
+            lambda: one_by_one(image_of, sides, 1),
+        )
+        return {"features": model(images, training=False)}
+
+    def traced(function: Callable, given: tf.TensorSpec) -> Callable:
+        return tf.function(function, input_signature=[given], autograph=False)
+
+    with _for_fine_tuning(model):
+        served = _Served()
+        served.variables = [v.value for v in model.variables]
+        served.trainable_variables = [v.value for v in model.trainable_variables]
+        served.train = traced(train, image_spec(spec, tf.float32))
+        signatures = {"serving_default": traced(serve(model), image_spec(spec))}
+        if spec.channels in (1, 3, 4):
+            signatures["encoded"] = traced(encoded, tf.TensorSpec([None], tf.string, name="bytes"))
+        tf.saved_model.save(served, path, signatures)
+
+
+@contextlib.contextmanager
+def _for_fine_tuning(model: keras.Model) -> Iterator[None]:
+    """Unfreezes a model for the time of an export, and keeps its statistics to one device.
+
+    A synchronised sum has a gradient of its own, which a SavedModel cannot restore without complaint.
+    """
+    layers = list(model._flatten_layers())
+    trainable = [layer.trainable for layer in layers]
+    synchronized = [layer for layer in layers if getattr(layer, "synchronized", False)]
+    compat.set_trainable(model, True)
+    for layer in synchronized:
+        layer.synchronized = False
+    try:
+        yield
+    finally:
+        for layer in synchronized:
+            layer.synchronized = True
+        for layer, flag in zip(reversed(layers), reversed(trainable), strict=True):
+            layer.trainable = flag

@@ -1,0 +1,61 @@
+"""What all formats write and are held against: the function that is served."""
+
+import warnings
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_sslhsic.encoders import Encoder, EncoderSpec
+from keras_sslhsic.encoders.folding import fold_batch_norm
+
+
+def image_spec(spec: EncoderSpec, dtype: tf.DType = tf.uint8) -> tf.TensorSpec:
+    """Images as an encoder takes them, in batches of any size."""
+    return tf.TensorSpec((None, *spec.shape), dtype, name="image")
+
+
+def serve(model: keras.Model) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """The function of images, uint8 or float in [0, 255], that is served."""
+
+    def features(image: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"features": model(tf.cast(image, tf.float32), training=False)}
+
+    return features
+
+
+def folded(encoder: Encoder) -> keras.Model:
+    """The encoder with its batch normalisation folded; itself, with a warning, where a layer cannot be copied."""
+    try:
+        return fold_batch_norm(encoder)
+    except Exception as error:  # of copying layers: Lambda, or some without get_config
+        warnings.warn(
+            "Batch normalisation is not folded, which is a tenth slower, as a layer cannot be copied: "
+            + str(error).split(". ")[0],
+            stacklevel=4,
+        )
+        return encoder
+
+
+def check_answer(encoder: Encoder, answer: Callable[[np.ndarray], np.ndarray], target: str) -> None:
+    """Raises ValueError unless a converted encoder answers as the model does, for one image of noise."""
+    sides = (side or 256 for side in encoder.spec.shape[:2])
+    image = np.random.default_rng(0).integers(0, 256, (1, *sides, encoder.spec.channels), np.uint8)
+    expected = np.asarray(serve(encoder)(tf.constant(image))["features"])
+    try:
+        difference = np.abs(answer(image) - expected).max() / max(1.0, np.abs(expected).max())
+    except Exception as error:  # of the runtime
+        raise ValueError(f"{target} cannot run this encoder: {error}") from error
+    if not difference <= 1e-3:
+        raise ValueError(f"{target} does not compute this encoder: its features are off by {difference:.2g}.")
+
+
+def check_precision(encoder: Encoder, target: str) -> None:
+    """Raises ValueError for an encoder that computes in half precision."""
+    half = {layer.compute_dtype for layer in encoder._flatten_layers()} & {"float16", "bfloat16"}
+    if half:
+        raise ValueError(
+            f"{target} files are written in float32, and this encoder computes in {half.pop()}: build it in float32 and "
+            "give it the weights, which are float32, with set_weights; or export a SavedModel."
+        )

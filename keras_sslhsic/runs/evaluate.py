@@ -1,0 +1,201 @@
+"""What the encoder of a run has learnt: beside the one it started from, and raw pixels."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+from ml_collections import ConfigDict
+from tabulate import tabulate
+
+from keras_sslhsic import checks, views
+from keras_sslhsic.data.sources import bundled_splits
+from keras_sslhsic.evaluation import PROTOCOLS, Result, results
+from keras_sslhsic.evaluation.compare import compare, raw_pixels
+from keras_sslhsic.evaluation.extraction import AnyEncoder
+from keras_sslhsic.evaluation.images import Labelled
+from keras_sslhsic.evaluation.probes import Evaluate
+from keras_sslhsic.evaluation.settings import checked
+from keras_sslhsic.files import display
+from keras_sslhsic.runs import build, folder
+from keras_sslhsic.zoo import model_files
+
+
+@dataclasses.dataclass
+class Group:
+    """Evaluations of a config that see the same images.
+
+    Attributes:
+        data: name of the images.
+        splits: the images.
+        evals: label -> settings, as `compare` takes them.
+        every: label -> number of epochs from one measurement to the next, for evaluations that watch the training too.
+    """
+
+    data: str
+    splits: Mapping[str, Labelled]
+    evals: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    every: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+def groups_of(config: ConfigDict) -> list[Group]:
+    """The evaluations that a config names, with their images.
+
+    `config.evals` is {label: {"protocol": a key of PROTOCOLS, "data": name of the images, "every": epochs, **settings}}, where
+    the protocol may be the label itself, and the images those of the run, if they are the bundled ones. Images of other
+    names have the size of the views, and lie where the run's own do, where the settings say nothing else.
+
+    Args:
+        config: of a run.
+
+    Raises:
+        ValueError: for an unknown protocol, settings that cannot be, or images that there are not; names the evaluation.
+    """
+    groups: dict[Any, Group] = {}
+    for label, given in config.evals.items():
+        try:
+            _add(groups, label, dict(given), config)
+        except (ValueError, TypeError, OSError) as error:
+            raise ValueError(
+                f"The evaluation {display(label)!r} of the config cannot be made: {error}"
+            ) from error
+    return list(groups.values())
+
+
+def _add(groups: dict[Any, Group], label: str, settings: dict[str, Any], config: ConfigDict) -> None:
+    """Adds an evaluation to the group that sees its images."""
+    every, data = settings.pop("every", None), settings.pop("data", None)
+    checks.integer("every", every, 1, optional=True)
+    protocol = PROTOCOLS[settings.get("protocol", label)]
+    policy = views.get(config.views)
+    own = {"image_size": policy.size, "data_dir": config.data.get("data_dir")} if data else {}
+    own |= {name: settings.pop(name) for name in protocol.needs.settings if name in settings}
+    where = checked(protocol.name, protocol.needs.settings, own)
+    protocol.arguments_of({name: value for name, value in settings.items() if name != "protocol"})
+    key = (data, data and protocol.needs.load, json.dumps(where, default=str))
+    if key not in groups:
+        groups[key] = (
+            _own_images(config)
+            if data is None
+            else Group(data, protocol.needs.load(data, channels=len(policy.mean), **where))
+        )
+    groups[key].evals[label] = settings
+    if every is not None:
+        groups[key].every[label] = every
+
+
+def _own_images(config: ConfigDict) -> Group:
+    """The labelled images of a run, of which it trains on "train"."""
+    if config.data.source != "bundled":
+        raise ValueError('no images are held back of those that the run trains on: name some as its "data".')
+    holdout = config.data.get("holdout", 0.0)
+    name = f"bundled, {holdout:g} of train held out" if holdout else "bundled"
+    return Group(name, dict(zip(("train", "test"), bundled_splits(holdout), strict=True)))
+
+
+def callbacks(groups: Iterable[Group]) -> list[keras.callbacks.Callback]:
+    """Those that run the evaluations of a config every n epochs, where it says so, and log them by their labels."""
+    return [
+        Evaluate(
+            group.evals[label].get("protocol", label),
+            group.splits,
+            every=every,
+            name=label,
+            **{name: value for name, value in group.evals[label].items() if name != "protocol"},
+        )
+        for group in groups
+        for label, every in group.every.items()
+    ]
+
+
+def evaluate_run(
+    workdir: str | os.PathLike, groups: Iterable[Group] | None = None, verbose: bool = False
+) -> list[dict[str, Any]]:
+    """Runs the evaluations of a finished run, and adds their results to its results.jsonl.
+
+    Args:
+        workdir: the run folder.
+        groups: the evaluations; None: those of its config.
+        verbose: whether to show progress bars.
+
+    Returns:
+        A row an encoder, {"features": "pretrained", label: value, ...}, values in [0, 1], "-" where an evaluation needs a
+        network; none without evaluations.
+
+    Raises:
+        ValueError: if the folder holds no finished run; as `groups_of`.
+    """
+    workdir = Path(workdir)
+    encoders = encoders_of(workdir)
+    if groups is None:
+        with folder.described_by(workdir):
+            groups = groups_of(folder.load_config(workdir))
+    found: dict[str, dict[str, Any]] = {}
+    labels: dict[str, str] = {}
+    for group in groups:
+        file = workdir / folder.RESULTS
+        for result in measure(encoders, group.evals, group.splits, file, data=group.data, verbose=verbose):
+            name = "pretrained" if result.encoder == str(workdir) else result.encoder
+            found.setdefault(name, {})[result.label] = result.value
+            labels[result.label] = "-"
+    return [{"features": name, **labels, **values} for name, values in found.items()]
+
+
+def measure(
+    encoders: Mapping[str, AnyEncoder],
+    evals: Mapping[str, Mapping[str, Any]],
+    splits: Mapping[str, Labelled],
+    file: str | os.PathLike,
+    **options: Any,
+) -> list[Result]:
+    """The results of `compare`, which takes the options, each added to a file as it is ready, but if the file has it.
+
+    Raises:
+        ValueError: if the file holds something else than results; as `compare`.
+    """
+    try:
+        known = results.read(file)
+    except FileNotFoundError:  # or no whole line: a run was killed while it wrote the first
+        known = []
+    found = []
+    for result in compare(encoders, evals, splits, **options):
+        # A run that was killed after this, and went on, has it already.
+        if not any(results.same(result, other) for other in known):
+            results.append(file, result)
+        found.append(result)
+    return found
+
+
+def encoders_of(workdir: str | os.PathLike) -> dict[str, Any]:
+    """What a finished run is measured by: its encoder, by the run's name, the "untrained" one, and "raw pixels".
+
+    Raises:
+        ValueError: if the folder holds no finished run.
+    """
+    workdir = Path(workdir)
+    config = folder.load_config(workdir)
+    if not (workdir / folder.ENCODER).exists():
+        raise ValueError(
+            f"The run in {display(workdir)} is not finished: it has no {folder.ENCODER}. Go on with it by --resume."
+        )
+    encoder = model_files.load(workdir / folder.ENCODER)
+    if (workdir / folder.INITIAL).exists():
+        initial = model_files.load(workdir / folder.INITIAL)
+    else:  # a run of version 0.1.0, whose config says what it started from
+        with folder.described_by(workdir):
+            initial = build.initial_encoder(config)
+    return {str(workdir): encoder, "untrained": initial, "raw pixels": raw_pixels}
+
+
+def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows of `evaluate_run` as text, values in per cent."""
+    cells = [
+        [f"{100 * row[name]:.1f}" if isinstance(row[name], float) else display(row[name]) for name in rows[0]]
+        for row in rows
+    ]
+    head = list(map(display, rows[0]))
+    alignment = ["left"] + ["right"] * (len(head) - 1)
+    return tabulate(cells, head, "simple", disable_numparse=True, colalign=alignment)

@@ -1,0 +1,396 @@
+"""The training of an encoder without labels, whatever the method and the loss."""
+
+import contextlib
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_sslhsic import checks, compat
+from keras_sslhsic.hsic import replicas
+from keras_sslhsic.losses import Hiddens, Objective
+from keras_sslhsic.training import classifier, diagnostics, inputs, lars, older_files, state
+from keras_sslhsic.training.callbacks import StopOnFault, WatchCollapse
+from keras_sslhsic.training.checkpoint import Checkpoint
+from keras_sslhsic.training.encoding import EncodingModel
+from keras_sslhsic.training.monitor import Monitor
+from keras_sslhsic.views import policy
+
+
+class Trainer(EncodingModel):
+    """Trains an encoder on views of images: the base of all methods, which say what networks follow it.
+
+    A step draws views, has the method make hiddens of them and the loss (an `Objective`) terms of the hiddens, descends the
+    loss, and moves what else there is: the loss's state, a target, the average of the weights. Every random number is a
+    function of (`seed`, step), so that equal seeds give equal runs and no two steps see the same views.
+
+    `fit` takes batches {"image": uint8 [B, H, W, C], "label": int [B] (optional)}, bare image batches, or (image, label);
+    or crops already made, {"view1", "view2"} (uint8, or float in [0, 1]). Calling the model on images, uint8 or float in
+    [0, 255], gives features, float32 [B, F]. That, `predict`, `evaluate`, probes, saving and exports use
+    `evaluation_encoder`: the moving average of `encoder` if one is kept (`weight_ema`), else `encoder` itself.
+
+    A method sets the attributes below, and defines `hiddens` and `online_networks`; see `methods.Method`.
+
+    Args:
+        encoder: keras.Model from normalised float images [B, S, S, C] to features [B, F].
+        views: "byol", "simclr", a `views.ViewPolicy` or its config; None takes the given views as they are and only
+            normalises them.
+        num_classes: classes of the online linear classifier, which is trained on stopped gradients when batches hold
+            labels, for watching only. None: no classifier.
+        seed: any integer.
+
+    Raises:
+        ValueError: for values outside of these ranges, or of another type.
+    """
+
+    default_loss: type[Objective]  # where `compile` is given none
+    projection_dim: int  # Q, the size of the outputs that the loss sees
+    target = False  # whether a target network follows
+    predictor: Any = None  # what the online network ends in
+    latest: Sequence[str] = ("learning_rate",)  # metrics that are shown as they are at a step
+
+    def __init__(
+        self,
+        encoder: keras.Model,
+        views: Any = "byol",
+        num_classes: int | None = None,
+        seed: int = 0,
+        **kwargs: Any,
+    ):
+        checks.integer("num_classes", num_classes, 2, optional=True)
+        checks.integer("seed", seed, -(2**31))
+        super().__init__(encoder, views, **kwargs)
+        self.num_classes = num_classes
+        self.seed = seed
+        self.classifier: Any = num_classes and classifier.linear_classifier(
+            encoder.output_shape[-1], num_classes
+        )
+        counter = {"dtype": "int64", "trainable": False, "aggregation": "only_first_replica"}
+        self.step = self.add_weight(shape=(), initializer="zeros", name="step", **counter)
+        # First step with a loss that is not finite, first step with a label outside of the classes; -1 for none.
+        self.first_faults = self.add_weight(
+            shape=(2,), initializer=keras.initializers.Constant(-1), name="first_faults", **counter
+        )
+        self._monitor = Monitor()
+        self._spec: Any = None  # of the batches that the training function was traced for
+        self.built = True
+
+    # What a method defines --------------------------------------------------------------------------------------
+
+    def hiddens(self, views: Sequence[tf.Tensor], training: bool) -> tuple[Hiddens, tf.Tensor]:
+        """What the networks make of the views: what the loss compares, and features [B, F] of the first view.
+
+        Args:
+            views: normalised images [B, S, S, C], one batch a view.
+            training: whether this is a step of training, of `encoder`; else `evaluation_encoder` is looked at.
+        """
+        raise NotImplementedError
+
+    def follow(self) -> dict[str, tf.Tensor]:
+        """Moves what follows the online networks, after the optimizer's step; returns scalars for the logs."""
+        return {}
+
+    def default_callbacks(self) -> list[keras.callbacks.Callback]:
+        """What `fit` adds, unless one of its kind is given."""
+        return [StopOnFault(), WatchCollapse()]
+
+    @property
+    def online_networks(self) -> list[keras.Model]:
+        """What the optimizer trains, in one fixed order."""
+        raise NotImplementedError
+
+    # Compiling --------------------------------------------------------------------------------------------------
+
+    def compile(
+        self,
+        optimizer: Any = "lars",
+        loss: Objective | None = None,
+        jit_compile: bool | str = "auto",
+        steps_per_execution: int = 1,
+        run_eagerly: bool = False,
+    ) -> None:
+        """Chooses what the training step optimises, and how.
+
+        Args:
+            optimizer: for the networks and the online classifier; any Keras optimizer. `LARS()` by default.
+            loss: one of `losses`; the method's own by default. It belongs to this model from now on.
+            jit_compile: compile the step with XLA. "auto" does so on a single accelerator.
+            steps_per_execution: training steps in one call of the device program.
+            run_eagerly: run without a graph, for debugging.
+
+        Raises:
+            ValueError: if XLA is asked for under a distribution strategy, or the loss does not suit the method.
+        """
+        distributed = self._distribute_strategy is not None
+        if jit_compile is True and distributed:
+            raise ValueError(
+                f"jit_compile=True cannot be used under {type(self._distribute_strategy).__name__}: a strategy compiles its "
+                "replicas by itself, and XLA has no device for the host's part of the step. Leave jit_compile='auto'."
+            )
+        loss = self.default_loss() if loss is None else loss
+        if not isinstance(loss, Objective):
+            raise ValueError(
+                f"loss must be one of keras_sslhsic.losses, such as SSLHSICLoss() (a losses.Objective), found {loss!r}."
+            )
+        self._check_needs(loss)
+        with self.distribute_strategy.scope():
+            if not loss.built:
+                loss.build(self.projection_dim)
+                loss.built = True
+        self.objective = loss
+        super().compile(
+            optimizer=lars.LARS() if optimizer == "lars" else optimizer,
+            jit_compile=False if distributed else jit_compile,
+            steps_per_execution=steps_per_execution,
+            run_eagerly=run_eagerly,
+        )
+        compat.prepare_optimizer(self.optimizer, self.trained_variables)
+
+    def _check_needs(self, loss):
+        for part, has in (("target", bool(self.target)), ("predictor", self.predictor is not None)):
+            if (needs := getattr(loss, f"needs_{part}")) not in (None, has):
+                raise ValueError(
+                    f"{type(loss).__name__} {'needs a' if needs else 'is for models without a'} {part} network, and this "
+                    f"{type(self).__name__} has {'one' if has else 'none'}: give the model {part}={needs}, or compile it with "
+                    "another loss."
+                )
+
+    def get_compile_config(self) -> dict[str, Any]:
+        """What `compile_from_config` needs."""
+        return {
+            "optimizer": keras.optimizers.serialize(
+                getattr(self.optimizer, "inner_optimizer", self.optimizer)
+            ),
+            "loss": keras.saving.serialize_keras_object(self.objective),
+            "steps_per_execution": self.steps_per_execution,
+            "run_eagerly": self.run_eagerly,
+        }
+
+    def compile_from_config(self, config: Mapping[str, Any]) -> None:
+        """Compiles as the model of the config was."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+
+    @property
+    def online_variables(self) -> list[keras.Variable]:
+        """What the optimizer trains of the networks and the classifier."""
+        networks = [*self.online_networks, self.classifier]
+        return [v for network in networks if network is not None for v in network.trainable_variables]
+
+    @property
+    def trained_variables(self) -> list[keras.Variable]:
+        """Everything that the optimizer trains: `online_variables`, and those of the loss that are trainable."""
+        return self.online_variables + [v for v in self.objective.variables if v.trainable]
+
+    def evaluate(self, x: Any = None, *args: Any, return_dict: bool = False, **kwargs: Any) -> Any:
+        """The metrics of images without training on them, as `keras.Model.evaluate`.
+
+        Args:
+            x: as in `predict`. The last batch counts as much as the others, however small it is.
+            *args: as in `keras.Model.evaluate`.
+            return_dict: values by name, or a list in the order of `metrics_names`.
+            **kwargs: as in `keras.Model.evaluate`.
+        """
+        inputs.check_given(x, (None, None, self.encoder.input_shape[-1]), least=2, crops=True)
+        results = super().evaluate(x, *args, return_dict=True, **kwargs)
+        return results if return_dict else [results[name] for name in self.metrics_names]
+
+    # Steps ------------------------------------------------------------------------------------------------------
+
+    def _views(self, images, seed):
+        """The views of a batch; each replica draws its own."""
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        seed = tf.random.fold_in(seed, replica, alg="philox")
+        if isinstance(images, tuple):
+            return policy.finish_views(images, self.policy, seed)
+        return policy.make_views(inputs.unit_range(images), self.policy, seed)
+
+    def _seeds(self):
+        """(seed of the views, seed of the loss), int32 [2] each, of the current step."""
+        seed = tf.stack([tf.constant(self.seed, tf.int32), tf.cast(self.step.value, tf.int32)])
+        return tf.unstack(tf.random.split(seed, 2, alg="philox"))
+
+    def _evaluate_batch(self, data, training):
+        """Loss (its mean over the replicas is the total), metrics, hiddens and labels of one batch."""
+        images, labels = inputs.unpack(data)
+        labels = None if labels is None else tf.cast(tf.reshape(labels, [-1]), tf.int32)
+        view_seed, loss_seed = self._seeds()
+        hiddens, features = self.hiddens(self._views(images, view_seed), training)
+        terms = dict(self.objective.terms(hiddens, loss_seed))
+        loss = terms["loss"]
+        if self.classifier is not None and labels is not None:
+            terms |= classifier.classify(self.classifier, features, labels)
+            loss += terms["classifier_loss"]
+        terms["feature_std"], terms["effective_rank"] = diagnostics.feature_spread(hiddens.online[:, 0])
+        return loss, terms, hiddens, labels
+
+    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
+        """One step of training on a batch; returns the metrics so far."""
+        variables = self.trained_variables
+        with tf.GradientTape() as tape:
+            loss, terms, hiddens, labels = self._evaluate_batch(data, training=True)
+            # Every replica holds the loss of the global batch, and the gradients are summed over the replicas.
+            scaled = self.optimizer.scale_loss(loss / replicas.num_replicas())
+        gradients = tape.gradient(scaled, variables)
+        # Batches without labels leave the classifier out.
+        gradients = [tf.zeros(v.shape) if g is None else g for g, v in zip(gradients, variables, strict=True)]
+        gradients = compat.sum_over_replicas(gradients)
+        terms["grad_norm"] = tf.linalg.global_norm(gradients) / compat.loss_scale(self.optimizer)
+        terms["learning_rate"] = compat.learning_rate(self.optimizer)
+
+        self.optimizer.apply(gradients)
+        terms |= self.objective.update(hiddens) | self.follow()
+        if self.ema_encoder is not None:
+            self.update_weight_ema()
+        self._note_faults(loss, labels)
+        self.step.assign_add(1)
+        return self._report(terms)
+
+    def test_step(self, data: Any) -> dict[str, tf.Tensor]:
+        """The metrics of a batch, of the evaluation encoder."""
+        return self._report(self._evaluate_batch(data, training=False)[1])
+
+    def _report(self, terms):
+        self._monitor.update_state(terms, (*self.latest, *self.objective.latest))
+        results = self._monitor.result()
+        return compat.step_results(self, {name: results[name] for name in terms})
+
+    def _note_faults(self, loss, labels):
+        outside = tf.constant(False)
+        if self.num_classes is not None and labels is not None:
+            outside = classifier.any_outside(labels, self.num_classes)
+        faults = tf.stack([~tf.math.is_finite(loss), outside])
+        first = self.first_faults.value
+        self.first_faults.assign(tf.where(faults & (first < 0), self.step.value, first))
+
+    @property
+    def metrics_names(self) -> list[str]:
+        """Names of what `evaluate` returned last, in its order."""
+        return list(self.get_metrics_result())
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """The one metric, which holds what steps report."""
+        return [self._monitor] if hasattr(self, "_monitor") else []
+
+    def get_metrics_result(self) -> dict[str, tf.Tensor]:
+        """What has a value: validation has no learning rate, and steps without labels no accuracy."""
+        return self._monitor.reported()
+
+    # Fitting ----------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        initial_epoch: int = 0,
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
+        """Trains; see `keras.Model.fit`.
+
+        Args:
+            x: a data set of `keras_sslhsic.data`, a `tf.data.Dataset` (see the class), a uint8 array [N, H, W, C], or a dict
+                of arrays.
+            y: integer labels [N] when x is an array; optional.
+            batch_size: for arrays; 256 by default.
+            epochs: index of the last epoch.
+            initial_epoch: where to start. With `callbacks.Checkpoint`, training goes on from the last checkpoint.
+            callbacks: as in Keras. Those of `default_callbacks` are added if they are missing.
+            **kwargs: passed on to `keras.Model.fit`.
+
+        Raises:
+            ValueError: for a data set smaller than the batch, float images, images that do not suit the encoder or the views, a
+                batch of one image, or one that the replicas cannot share.
+            lock.InUseError: if another process trains into the directory of a `callbacks.Checkpoint`.
+        """
+        checks.integer("epochs", epochs, 1)
+        if kwargs.get("validation_split"):
+            raise ValueError(
+                "validation_split is not supported: hold images back yourself, and give them as validation_data, a dataset."
+            )
+        callbacks = list(callbacks or [])
+        callbacks += [
+            own
+            for own in self.default_callbacks()
+            if not any(isinstance(given, type(own)) for given in callbacks)
+        ]
+        checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
+        with contextlib.ExitStack() as stack:
+            for checkpoint in checkpoints:
+                stack.enter_context(checkpoint.alone(self))
+            restored = max((checkpoint.restore(self) for checkpoint in checkpoints), default=0)
+            initial_epoch = max(initial_epoch, restored)
+            data = inputs.training_data(
+                x,
+                y,
+                256 if batch_size is None else batch_size,
+                self.seed,
+                initial_epoch,
+                self.distribute_strategy,
+            )
+            for checkpoint in checkpoints:
+                checkpoint.train_on(data.num_images)
+            self._check(data, restored)
+            if data.steps_per_epoch:
+                kwargs.setdefault("steps_per_epoch", data.steps_per_epoch)
+            kwargs["shuffle"] = False  # datasets shuffle by themselves
+            if self._spec != data.element_spec:
+                # Traced anew: TensorFlow would make general in size whatever differs, and the views need static shapes.
+                self._spec, self.train_function = data.element_spec, None
+            return super().fit(
+                data.dataset, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, **kwargs
+            )
+
+    def _check(self, data, restored):
+        """Refuses batches that training would fail on, and warns of those that it will not go well on."""
+        count = self.distribute_strategy.num_replicas_in_sync
+        inputs.check(data, count, self.encoder.input_shape[1:], self.policy)
+        if restored and not data.exact:
+            warnings.warn(
+                f"The checkpoint is of epoch {restored}, and the data set starts again at its own beginning, so that the "
+                "weights will not be those of an uninterrupted run: give arrays, or a data set of keras_sslhsic.data "
+                "(data.from_arrays, from_folder, from_tfds).",
+                stacklevel=3,
+            )
+        if data.element_spec is not None:
+            images, _ = inputs.unpack(data.element_spec)
+            crops = images if isinstance(images, tuple) else (images,) * self.policy.num_views
+            if message := self.objective.warning(crops[0].shape[0], len(crops), self.target):
+                warnings.warn(message, stacklevel=3)
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        """Nothing: every variable is there already, and Keras' way cannot average a dict over several workers."""
+
+    # Saving -----------------------------------------------------------------------------------------------------
+
+    def save_own_variables(self, store: Any) -> None:
+        """What the model file has beside the networks and the optimizer: the counters, and the state of the loss."""
+        for name, variable in state.own(self).items():
+            store[name] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """The inverse of `save_own_variables`; a model that is not compiled has no loss to give a state to."""
+        own = state.own(self)
+        values = older_files.own_values(store, own)
+        if not self.compiled:
+            values = {name: value for name, value in values.items() if not name.startswith(state.OBJECTIVE)}
+        state.assign(own, values)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of `__init__`, and `weight_ema`."""
+        return super().get_config() | {
+            "encoder": keras.saving.serialize_keras_object(self.encoder),
+            "views": self.policy.to_dict(),
+            "num_classes": self.num_classes,
+            "weight_ema": self.weight_ema,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "Trainer":
+        """The model of a config."""
+        return cls(**{**config, "encoder": keras.saving.deserialize_keras_object(config["encoder"])})

@@ -1,0 +1,80 @@
+"""A run is evaluated from what its folder holds: no trainer, no training data, no optimizer is made for it."""
+
+import shutil
+from pathlib import Path
+
+import keras
+import pytest
+
+from keras_sslhsic import cli
+from keras_sslhsic.data import sources
+from keras_sslhsic.evaluation import encoder_hash, results
+from keras_sslhsic.evaluation.compare import raw_pixels
+from keras_sslhsic.runs import build, evaluate, folder
+
+OLD = Path(__file__).parent / "data" / "run_0.1.0"
+
+
+def small_encoder():
+    images = keras.Input((28, 28, 1))
+    pooled = keras.layers.AveragePooling2D(7)(keras.layers.Rescaling(1 / 255)(images))
+    return keras.Model(images, keras.layers.Flatten()(pooled))
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run folder with a small encoder; whatever builds a trainer or opens its images fails."""
+
+    def forbidden(*arguments, **options):
+        raise AssertionError("This is made for training.")
+
+    monkeypatch.setattr(build, "build_model", forbidden)
+    monkeypatch.setattr(sources, "source", forbidden)
+    monkeypatch.setattr(keras.Model, "compile", forbidden)
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
+    text = (OLD / folder.CONFIG).read_text().replace('"holdout": 0.0', '"holdout": 0.97')
+    Path("run", folder.CONFIG).write_text(
+        text.replace('"precision": "float32"', '"precision": "mixed_bfloat16"')
+    )
+    small_encoder().save(Path("run", folder.ENCODER))
+    return "run"
+
+
+def test_the_first_encoder_of_a_run_of_version_0_1_0_is_that_of_its_results():
+    """Its config and seed say it; the hash, of weights and structure, is what the run wrote down."""
+    encoder = build.initial_encoder(folder.load_config(OLD))
+    untrained = [result for result in results.read(OLD) if result.encoder == "untrained"]
+    assert {encoder_hash(encoder)} == {result.encoder_hash for result in untrained}
+
+
+def test_the_first_encoder_is_the_file_of_the_run_where_it_has_one(run):
+    twin = small_encoder()
+    twin.save(Path(run, folder.INITIAL))
+    encoders = evaluate.encoders_of(run)
+    assert list(encoders) == [run, "untrained", "raw pixels"] and encoders["raw pixels"] is raw_pixels
+    assert encoder_hash(encoders["untrained"]) == encoder_hash(twin)
+
+
+def test_a_run_is_evaluated_without_what_training_needs(run, capsys):
+    policy = keras.config.dtype_policy().name
+    assert cli.main(["evaluate", "--run", run]) == 0
+    head, _, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["features", "knn", "linear"]
+    assert [line.split("  ")[0] for line in lines] == ["pretrained", "untrained", "raw pixels"]
+    assert keras.config.dtype_policy().name == policy == "float32"
+    found = results.read(run)
+    assert [(result.encoder, result.label) for result in found[:2]] == [(run, "knn"), (run, "linear")]
+    assert {result.data for result in found} == {"bundled, 0.97 of train held out"}
+    # Once more: what the file has is not added again.
+    assert cli.main(["evaluate", "--run", run]) == 0
+    assert len(results.read(run)) == len(found) == 6
+
+
+def test_a_run_that_is_not_finished_is_told(run):
+    Path(run, folder.ENCODER).unlink()
+    with pytest.raises(ValueError, match=r"is not finished: it has no encoder\.keras"):
+        evaluate.evaluate_run(run)
+    shutil.rmtree(run)
+    with pytest.raises(ValueError, match="holds no run"):
+        evaluate.evaluate_run(run)
