@@ -37,8 +37,6 @@ class Trainer(EncodingModel):
         encoder: keras.Model from normalised float images [B, S, S, C] to features [B, F].
         views: "byol", "simclr", a `views.ViewPolicy` or its config; None takes the given views as they are and only
             normalises them.
-        num_classes: classes of the online linear classifier, which is trained on stopped gradients when batches hold
-            labels, for watching only. None: no classifier.
         seed: any integer.
 
     Raises:
@@ -51,22 +49,13 @@ class Trainer(EncodingModel):
     predictor: Any = None  # what the online network ends in
     latest: Sequence[str] = ("learning_rate",)  # metrics that are shown as they are at a step
 
-    def __init__(
-        self,
-        encoder: keras.Model,
-        views: Any = "byol",
-        num_classes: int | None = None,
-        seed: int = 0,
-        **kwargs: Any,
-    ):
-        checks.integer("num_classes", num_classes, 2, optional=True)
+    num_classes: int | None = None
+    classifier: Any = None
+
+    def __init__(self, encoder: keras.Model, views: Any = "byol", seed: int = 0, **kwargs: Any):
         checks.integer("seed", seed, -(2**31))
         super().__init__(encoder, views, **kwargs)
-        self.num_classes = num_classes
         self.seed = seed
-        self.classifier: Any = num_classes and classifier.linear_classifier(
-            encoder.output_shape[-1], num_classes
-        )
         counter = {"dtype": "int64", "trainable": False, "aggregation": "only_first_replica"}
         self.step = self.add_weight(shape=(), initializer="zeros", name="step", **counter)
         # First step with a loss that is not finite, first step with a label outside of the classes; -1 for none.
@@ -76,6 +65,13 @@ class Trainer(EncodingModel):
         self._monitor = Monitor()
         self._spec: Any = None  # of the batches that the training function was traced for
         self.built = True
+
+    def add_classifier(self, num_classes: int | None) -> None:
+        """Adds the online linear classifier, which is trained where batches hold labels; None adds none."""
+        checks.integer("num_classes", num_classes, 2, optional=True)
+        if num_classes is not None:
+            self.num_classes = num_classes
+            self.classifier = classifier.linear_classifier(self.encoder.output_shape[-1], num_classes)
 
     # What a method defines --------------------------------------------------------------------------------------
 
@@ -136,9 +132,7 @@ class Trainer(EncodingModel):
             )
         self._check_needs(loss)
         with self.distribute_strategy.scope():
-            if not loss.built:
-                loss.build(self.projection_dim)
-                loss.built = True
+            loss.build_for(self, self.projection_dim)
         self.objective = loss
         super().compile(
             optimizer=lars.LARS() if optimizer == "lars" else optimizer,
