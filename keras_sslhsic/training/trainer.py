@@ -142,7 +142,7 @@ class Trainer(EncodingModel):
         )
         compat.prepare_optimizer(self.optimizer, self.trained_variables)
 
-    def _check_needs(self, loss):
+    def _check_needs(self, loss: Objective) -> None:
         for part, has in (("target", bool(self.target)), ("predictor", self.predictor is not None)):
             if (needs := getattr(loss, f"needs_{part}")) not in (None, has):
                 raise ValueError(
@@ -192,7 +192,7 @@ class Trainer(EncodingModel):
 
     # Steps ------------------------------------------------------------------------------------------------------
 
-    def _views(self, images, seed):
+    def _views(self, images: Any, seed: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """The views of a batch; each replica draws its own."""
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         seed = tf.random.fold_in(seed, replica, alg="philox")
@@ -200,12 +200,14 @@ class Trainer(EncodingModel):
             return policy.finish_views(images, self.policy, seed)
         return policy.make_views(inputs.unit_range(images), self.policy, seed)
 
-    def _seeds(self):
+    def _seeds(self) -> list[tf.Tensor]:
         """(seed of the views, seed of the loss), int32 [2] each, of the current step."""
         seed = tf.stack([tf.constant(self.seed, tf.int32), tf.cast(self.step.value, tf.int32)])
         return tf.unstack(tf.random.split(seed, 2, alg="philox"))
 
-    def _evaluate_batch(self, data, training):
+    def _evaluate_batch(
+        self, data: Any, training: bool
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor], Hiddens, Any]:
         """Loss (its mean over the replicas is the total), metrics, hiddens and labels of one batch."""
         images, labels = inputs.unpack(data)
         labels = None if labels is None else tf.cast(tf.reshape(labels, [-1]), tf.int32)
@@ -245,12 +247,12 @@ class Trainer(EncodingModel):
         """The metrics of a batch, of the evaluation encoder."""
         return self._report(self._evaluate_batch(data, training=False)[1])
 
-    def _report(self, terms):
+    def _report(self, terms: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         self._monitor.update_state(terms, (*self.latest, *self.objective.latest))
         results = self._monitor.result()
         return compat.step_results(self, {name: results[name] for name in terms})
 
-    def _note_faults(self, loss, labels):
+    def _note_faults(self, loss: tf.Tensor, labels: tf.Tensor | None) -> None:
         outside = tf.constant(False)
         if self.num_classes is not None and labels is not None:
             outside = classifier.any_outside(labels, self.num_classes)
@@ -339,7 +341,7 @@ class Trainer(EncodingModel):
                 data.dataset, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, **kwargs
             )
 
-    def _check(self, data, restored):
+    def _check(self, data: inputs.TrainingData, restored: int) -> None:
         """Refuses batches that training would fail on, and warns of those that it will not go well on."""
         count = self.distribute_strategy.num_replicas_in_sync
         inputs.check(data.dataset, count, self.encoder.input_shape[1:], self.policy)
@@ -356,7 +358,7 @@ class Trainer(EncodingModel):
             if message := self.objective.warning(crops[0].shape[0], len(crops), self.target):
                 warnings.warn(message, stacklevel=3)
 
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Nothing: every variable is there already, and Keras' way cannot average a dict over several workers."""
 
     # Saving -----------------------------------------------------------------------------------------------------
