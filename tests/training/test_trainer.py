@@ -144,8 +144,9 @@ def test_saved_model_goes_on_with_the_same_numbers(tiny_model, images, labels, t
 def test_every_argument_is_in_the_config(tiny_model):
     import inspect
 
-    arguments = set(inspect.signature(SSLHSIC.__init__).parameters) - {"self", "kwargs"}
-    assert arguments <= set(tiny_model().get_config())
+    for cls in (SSLHSIC, methods.Method):
+        arguments = set(inspect.signature(cls.__init__).parameters) - {"self", "options", "kwargs"}
+        assert arguments <= set(tiny_model().get_config())
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.slow)])
