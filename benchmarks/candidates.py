@@ -13,6 +13,7 @@ from unittest import mock
 import keras
 import tensorflow as tf
 
+from keras_sslhsic.losses import Hiddens
 from keras_sslhsic.training import lars
 
 
@@ -114,17 +115,19 @@ def max_pool(images: tf.Tensor):
 
 def _one_pass(model) -> list[tuple]:
     """All views of a batch in one pass through each network, with BatchNorm statistics of each view."""
-    hiddens = model._hiddens
+    hiddens = model.hiddens
 
     def joined_hiddens(image_views, training):
         count = len(image_views)
         with mock.patch.object(keras.layers.BatchNormalization, "call", normalization_of_views(count)):
-            z, features = hiddens([tf.concat(image_views, 0)], training)
-        images, networks, size = z.shape[0] // count, *z.shape[1:]
-        z = tf.transpose(tf.reshape(z, [count, images, networks, size]), [1, 2, 0, 3])
-        return tf.reshape(z, [images, networks * count, size]), features[:images]
+            joined, features = hiddens([tf.concat(image_views, 0)], training)
 
-    return [(model, "_hiddens", joined_hiddens)]
+        def by_view(z):
+            return z if z is None else tf.transpose(tf.reshape(z, [count, -1, z.shape[-1]]), [1, 0, 2])
+
+        return Hiddens(*map(by_view, joined)), features[: features.shape[0] // count]
+
+    return [(model, "hiddens", joined_hiddens)]
 
 
 def normalization_of_views(count: int) -> Callable:
