@@ -1,6 +1,5 @@
 """A run folder: what a run leaves when it is stopped at any moment, and what it makes of damaged files."""
 
-import functools
 import json
 import os
 import warnings
@@ -16,7 +15,6 @@ from ml_collections import ConfigDict
 
 from keras_sslhsic import LARS, SSLHSIC, files, lock, plots, views
 from keras_sslhsic.data import from_arrays
-from keras_sslhsic.data.sources import Source
 from keras_sslhsic.runs import evaluate, folder, pretrain
 from keras_sslhsic.training import checkpoint, state
 
@@ -69,9 +67,9 @@ def run_of(trainer, monkeypatch):
     """`pretrain.run` of a tiny network on eight images, evaluation and drawing left out."""
     images = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 1), np.uint8)
     labels = np.arange(8) % 2
-    batches = functools.cache(lambda epoch: from_arrays(images, batch_size=4, start=(epoch, 0)))
-    data = Source(batches, 2, lambda n: images[:n], ((images, labels), (images, labels)))
+    data = from_arrays(images, batch_size=4)
     monkeypatch.setattr(pretrain, "source", lambda *arguments, **options: data)
+    monkeypatch.setattr(pretrain, "bundled_splits", lambda holdout: ((images, labels), (images, labels)))
     monkeypatch.setattr(pretrain, "build_model", lambda *arguments: trainer())
     monkeypatch.setattr(pretrain, "compare", lambda *arguments: [{"features": "pretrained", "knn": 0.5}])
     monkeypatch.setattr(evaluate.evaluation, "extract_features", lambda *arguments: np.zeros([8, 4]))

@@ -68,7 +68,7 @@ class KNNProbe(_Probe):
     Example:
         >>> probe = KNNProbe((x[:150], y[:150]), (x[150:], y[150:]), every=2)
         >>> callbacks = [probe, keras.callbacks.TensorBoard(log_dir)]
-        >>> history = model.fit(dataset, epochs=2, steps_per_epoch=2, callbacks=callbacks, verbose=0)
+        >>> history = model.fit(dataset, epochs=2, callbacks=callbacks, verbose=0)
         >>> len(history.history["knn_top1"])
         1
     """
