@@ -13,7 +13,9 @@ from keras_sslhsic.data.order import Order
 def check_images(x: np.ndarray) -> None:
     """Raises ValueError, saying how to convert, unless `x` is uint8 [N, H, W, C] in [0, 255], N > 0."""
     if not x.size:
-        raise ValueError(f"Expected images [N, H, W, C], found none: the array has the shape {list(x.shape)}.")
+        raise ValueError(
+            f"Expected images [N, H, W, C], found none: the array has the shape {list(x.shape)}."
+        )
     if x.dtype != np.uint8:
         raise ValueError(f"Images must be uint8 in [0, 255], found {x.dtype}{_conversion(x)}.")
     if x.ndim != 4:

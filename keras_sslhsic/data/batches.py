@@ -97,9 +97,7 @@ class Decoding:
             return self
         return dataclasses.replace(self, host_crops=None, image_size=2 * self.host_crops.size)
 
-    def cached(
-        self, cache: Cache | None, key: str, hold: Hold, make: Callable[[], np.ndarray]
-    ) -> np.ndarray:
+    def cached(self, cache: Cache | None, key: str, hold: Hold, make: Callable[[], np.ndarray]) -> np.ndarray:
         """The image that a cache holds under a key; makes and keeps it if there is none."""
         if cache is None:
             return make()

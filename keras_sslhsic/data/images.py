@@ -11,7 +11,9 @@ from keras_sslhsic import checks
 from keras_sslhsic.data.order import Order
 from keras_sslhsic.data.python_map import map_python
 
-Read = Callable[[np.ndarray, np.ndarray], dict[str, np.ndarray]]  # (epoch, examples) -> the columns of a batch
+Read = Callable[
+    [np.ndarray, np.ndarray], dict[str, np.ndarray]
+]  # (epoch, examples) -> the columns of a batch
 
 
 class Images(abc.ABC):
@@ -78,9 +80,7 @@ class Images(abc.ABC):
 
     def _specs(self, count: int) -> dict[str, tf.TensorSpec]:
         size = self.batch_size // count if self.order.drop_remainder else None
-        return {
-            name: tf.TensorSpec([size, *spec.shape], spec.dtype) for name, spec in self.columns.items()
-        }
+        return {name: tf.TensorSpec([size, *spec.shape], spec.dtype) for name, spec in self.columns.items()}
 
     def _check_share(self, share: tuple[int, int]) -> None:
         if not isinstance(share, (tuple, list)) or len(share) != 2:

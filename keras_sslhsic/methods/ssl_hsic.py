@@ -494,7 +494,9 @@ class SSLHSIC(keras.Model):
         if self._spec != data.element_spec:
             # Traced anew: TensorFlow would make general in size whatever differs, and the views need static shapes.
             self._spec, self.train_function = data.element_spec, None
-        return super().fit(data.dataset, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, **kwargs)
+        return super().fit(
+            data.dataset, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, **kwargs
+        )
 
     def _warn_of_gamma(self, dataset):
         """Warns where the loss is least for collapsed outputs, since batches are so small."""

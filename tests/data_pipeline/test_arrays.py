@@ -104,7 +104,9 @@ def test_the_order_is_uniform():
 def test_arrays_mapped_from_a_file_are_read_by_batch(tmp_path):
     np.save(tmp_path / "x.npy", X)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    assert ids(from_arrays(mapped, batch_size=8).batches(), 5) == ids(from_arrays(X, batch_size=8).batches(), 5)
+    assert ids(from_arrays(mapped, batch_size=8).batches(), 5) == ids(
+        from_arrays(X, batch_size=8).batches(), 5
+    )
 
 
 @pytest.mark.parametrize(

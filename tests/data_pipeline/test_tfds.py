@@ -155,7 +155,9 @@ def test_workers_read_their_own_files_and_decode_their_own_images(load, monkeypa
         monkeypatch.setattr(module.decode, "decode", counted)
         list(images.batches(epochs=1, share=(index, 2)))
     assert decoded == [20, 20]
-    assert len(files[0] & files[1]) <= 1 and len(files[0] | files[1]) == 5  # the file in the middle has both's
+    assert (
+        len(files[0] & files[1]) <= 1 and len(files[0] | files[1]) == 5
+    )  # the file in the middle has both's
 
 
 def test_a_handle_opens_its_data_set_once_and_a_sample_decodes_no_others(load, monkeypatch):

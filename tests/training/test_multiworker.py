@@ -71,7 +71,17 @@ def images(tmp_path_factory):
 
 
 def program(strategy, images, directory, result, victim=""):
-    words = [sys.executable, "-c", textwrap.dedent(PROGRAM), strategy, EPOCHS, images, directory, result, victim]
+    words = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(PROGRAM),
+        strategy,
+        EPOCHS,
+        images,
+        directory,
+        result,
+        victim,
+    ]
     return [str(word) for word in words]
 
 
