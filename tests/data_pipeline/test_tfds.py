@@ -255,7 +255,7 @@ def test_a_damaged_record_names_the_example(load, monkeypatch):
         return decode(content[:30] if decode(content)[0, 0, 0] == 50 else content, *args)
 
     monkeypatch.setattr(module.decode, "decode", damaged)
-    with pytest.raises(tf.errors.OpError, match=r"grays/1\.0\.0, train, example \d+ cannot be decoded: "):
+    with pytest.raises(tf.errors.OpError, match=r"grays, train, example \d+ cannot be decoded: "):
         numbers(load(drop_remainder=False).batches(epochs=1))
 
 
