@@ -249,7 +249,8 @@ class TfdsImages(Images):
             )
         info = builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
         self._instructions = info.file_instructions
-        self._decoding = Decoding(image_size, channels, crops(host_crops), max_pixels)
+        stored = (*features[image_key].shape[:2], None, None)[:2]
+        self._decoding = Decoding(image_size, channels, crops(host_crops), max_pixels, stored)
         beside = dict.fromkeys(self._beside, tf.TensorSpec([], tf.int64))
         names = getattr(features[label_key], "names", None) if labels else None
         super().__init__(

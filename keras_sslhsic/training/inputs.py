@@ -152,6 +152,11 @@ def check(
     crops = isinstance(images, tuple)
     for image in images if crops else (images,):
         _check_images(image, crops)
+        if not crops and None in image.shape[1:3]:
+            raise ValueError(
+                f"Expected images of a size that is known before training, found {image.shape}: give from_folder or "
+                "from_tfds an image_size, or set the shape in a map of the dataset."
+            )
         size = image.shape[1:3] if crops else (policy.size, policy.size)
         _check_views((*size, image.shape[-1]), wanted, len(policy.mean))
         batch = image.shape[0]

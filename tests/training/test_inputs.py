@@ -5,9 +5,10 @@ from itertools import chain
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from keras_sslhsic import LARS, callbacks, compat
-from keras_sslhsic.data import from_arrays
+from keras_sslhsic.data import from_arrays, from_folder
 from keras_sslhsic.training import inputs
 
 X = np.arange(24, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
@@ -81,3 +82,12 @@ def test_workers_and_their_replicas_share_each_batch(monkeypatch, replicas):
     workers = [[list(chain(*p[i : i + replicas])) for i in range(0, len(p), replicas)] for p in parts]
     together = ids(from_arrays(X, batch_size=8, seed=5).batches(1), 3)
     assert [one + other for one, other in zip(*workers, strict=True)] == together
+
+
+def test_images_of_unknown_size_are_named(tiny_model, tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "b.png")
+    model = tiny_model()
+    model.compile()
+    with pytest.raises(ValueError, match=r"size that is known.*\(2, None, None, 3\).*image_size"):
+        model.fit(from_folder(tmp_path, batch_size=2, image_size=None), verbose=0)
