@@ -20,12 +20,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_datasets as tfds
 from PIL import Image
 
 from keras_sslhsic import views
-from keras_sslhsic.data import from_folder, from_tfds
+from keras_sslhsic.data import Images, from_folder, from_tfds
 
 BATCH = 50
 
@@ -77,9 +76,9 @@ def rate(batches: Iterable, count: int) -> float:
     return count / (time.perf_counter() - start)
 
 
-def sent(dataset: tf.data.Dataset) -> int:
+def sent(images: Images) -> int:
     """Bytes of the images of one example."""
-    specs = [spec for name, spec in dataset.element_spec.items() if name != "label"]
+    specs = [spec for name, spec in images.element_spec.items() if name != "label"]
     return sum(int(np.prod(spec.shape[1:])) * spec.dtype.size for spec in specs)
 
 
@@ -113,7 +112,7 @@ def main() -> None:
         host = {"host_crops": views.byol(224)}
         cached = {"cache": "decoded", "cache_bytes": 2**33}
         records = {"data_dir": temporary, "window": 1000}
-        rows: list[tuple[str, Callable[[], tf.data.Dataset]]] = [
+        rows: list[tuple[str, Callable[[], Images]]] = [
             ("folder, 256", lambda: from_folder(root, **common)),
             ("folder, two crops", lambda: from_folder(root, **common, **host)),
             ("TFRecords, 256", lambda: from_tfds("photos", **common, **records)),
@@ -126,7 +125,7 @@ def main() -> None:
         crops = 2 * 224 * 224 * 3
         size |= {"torchvision, two crops, uint8": crops, "torchvision, two crops, float32": 4 * crops}
         for _ in range(args.rounds):  # in turn, so that another load on the machine meets all rows
-            rates = {name: rate(make(), args.images) for name, make in rows}
+            rates = {name: rate(make().batches(), args.images) for name, make in rows}
             other = torch_rates(root, args.workers) or {}
             rates |= {f"torchvision, two crops, {kind}": value for kind, value in other.items()}
             rounds.append(rates)

@@ -13,7 +13,9 @@ from keras_sslhsic.data.order import Order
 def check_images(x: np.ndarray) -> None:
     """Raises ValueError, saying how to convert, unless `x` is uint8 [N, H, W, C] in [0, 255], N > 0."""
     if not x.size:
-        raise ValueError(f"Expected images [N, H, W, C], found none: the array has the shape {list(x.shape)}.")
+        raise ValueError(
+            f"Expected images [N, H, W, C], found none: the array has the shape {list(x.shape)}."
+        )
     if x.dtype != np.uint8:
         raise ValueError(f"Images must be uint8 in [0, 255], found {x.dtype}{_conversion(x)}.")
     if x.ndim != 4:
@@ -24,7 +26,7 @@ def check_images(x: np.ndarray) -> None:
         raise ValueError(f"Images must have the shape [N, H, W, C], found {list(x.shape)}{hint}.")
     if x.shape[-1] > 4 and x.shape[1] <= 4:
         raise ValueError(
-            f"Images must have the shape [N, H, W, C], found {list(x.shape)}, with the channels first: pass np.moveaxis(x, 1, -1)."
+            f"Images must have the shape [N, H, W, C], found {list(x.shape)}, channels first: pass np.moveaxis(x, 1, -1)."
         )
 
 
@@ -56,15 +58,47 @@ def check_labels(y: np.ndarray, num_examples: int) -> None:
         raise ValueError(f"Labels must not be negative, found {y.min()}: number the classes from 0.")
 
 
-class _Arrays(Images):
-    """Images that are arrays already: columns of N rows each."""
+class ArrayImages(Images):
+    """Images in arrays; `np.load(path, mmap_mode="r")` serves for more than fits into memory.
+
+        (x, y), _ = keras_sslhsic.data.bundled.load()
+        model.fit(keras_sslhsic.data.from_arrays(x, y, batch_size=128), epochs=10)
+
+    Args:
+        x: images, uint8 [N, H, W, C] in [0, 255].
+        y: labels, integers [N], or None.
+        batch_size: examples in a batch.
+        class_names: of the labels, or None.
+        **order: `seed=0`, `shuffle=True`, `drop_remainder=True`: see `keras_sslhsic.data.Order`.
+
+    Raises:
+        ValueError: the images are not uint8 [N, H, W, C], the labels are not integers [N], or there are fewer images than
+            one batch.
+    """
 
     def __init__(
-        self, columns: dict[str, np.ndarray], order: Order, class_names: Sequence[str] | None
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: int,
+        class_names: Sequence[str] | None = None,
+        **order: Any,
     ) -> None:
-        specs = {name: tf.TensorSpec(column.shape[1:], column.dtype) for name, column in columns.items()}
-        super().__init__(order, specs, class_names)
-        self._arrays = columns
+        x = np.asanyarray(x)
+        check_images(x)
+        self._arrays = {"image": x}
+        if y is not None:
+            y = np.asarray(y)
+            check_labels(y, len(x))
+            self._arrays["label"] = y.astype(np.int64)
+        columns = {
+            name: tf.TensorSpec(column.shape[1:], column.dtype) for name, column in self._arrays.items()
+        }
+        super().__init__(Order(len(x), batch_size, **order), columns, class_names)
+
+    def sample(self, n: int) -> np.ndarray:
+        return self._arrays["image"][spread(self.num_examples, n)]
 
     def _reading(
         self, epoch: int, step: int, epochs: int | None, share: tuple[int, int]
@@ -76,37 +110,5 @@ class _Arrays(Images):
 
         return self.order.batches(epoch, step, epochs), read
 
-    def sample(self, n: int) -> np.ndarray:
-        return self._arrays["image"][spread(self.num_examples, n)]
 
-
-def from_arrays(
-    x: Any, y: Any = None, *, batch_size: int, class_names: Sequence[str] | None = None, **order: Any
-) -> Images:
-    """Images in arrays; `np.load(path, mmap_mode="r")` serves for more than fits into memory.
-
-        (x, y), _ = keras_sslhsic.data.bundled.load()
-        model.fit(from_arrays(x, y, batch_size=128, seed=0), epochs=10)
-
-    Args:
-        x: images, uint8 [N, H, W, C] in [0, 255].
-        y: labels, integers [N], or None.
-        batch_size: examples in a batch.
-        class_names: of the labels, or None.
-        **order: `seed=0`, `shuffle=True`, `drop_remainder=True`: see `keras_sslhsic.data.Order`.
-
-    Returns:
-        The handle. Batches are `{"image": uint8 [B, H, W, C]}`, with `"label": int64 [B]` if `y` is given.
-
-    Raises:
-        ValueError: the images are not uint8 [N, H, W, C], the labels are not integers [N], or there are fewer
-            images than one batch.
-    """
-    x = np.asanyarray(x)
-    check_images(x)
-    columns = {"image": x}
-    if y is not None:
-        y = np.asarray(y)
-        check_labels(y, len(x))
-        columns["label"] = y.astype(np.int64)
-    return _Arrays(columns, Order(len(x), batch_size, **order), class_names)
+from_arrays = ArrayImages

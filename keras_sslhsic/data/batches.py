@@ -30,12 +30,14 @@ class Decoding:
         host_crops: a view policy. Its random crops are then made here, and sent as "view1", "view2", ...,
             instead of "image"; everything after the crop is left to the device.
         max_pixels: larger images count as broken.
+        stored: height and width of all files, where they are known.
     """
 
     image_size: int | None = 256
     channels: int = 3
     host_crops: "ViewPolicy | None" = None
     max_pixels: int = decode.MAX_PIXELS
+    stored: tuple[int | None, int | None] = (None, None)
 
     def __post_init__(self) -> None:
         checks.integer("image_size", self.image_size, 1, optional=True)
@@ -66,7 +68,7 @@ class Decoding:
     def shape(self) -> tuple[int | None, int | None, int]:
         """Static shape of an image."""
         side = self.image_size if self.host_crops is None else self.host_crops.size
-        return side, side, self.channels
+        return (*(self.stored if side is None else (side, side)), self.channels)
 
     @property
     def columns(self) -> dict[str, tf.TensorSpec]:
@@ -97,9 +99,7 @@ class Decoding:
             return self
         return dataclasses.replace(self, host_crops=None, image_size=2 * self.host_crops.size)
 
-    def cached(
-        self, cache: Cache | None, key: str, hold: Hold, make: Callable[[], np.ndarray]
-    ) -> np.ndarray:
+    def cached(self, cache: Cache | None, key: str, hold: Hold, make: Callable[[], np.ndarray]) -> np.ndarray:
         """The image that a cache holds under a key; makes and keeps it if there is none."""
         if cache is None:
             return make()

@@ -95,16 +95,10 @@ class Cache:
 
 
 def make(kind: str | None, kinds: Sequence[str], directory: str | Path | None, limit: int) -> Cache | None:
-    """The cache that the arguments `cache`, `cache_dir` and `cache_bytes` of a source ask for; None for none.
-
-    Args:
-        kind: what is kept, or None for nothing.
-        kinds: what the source can keep.
-        directory: as in `Cache`.
-        limit: as in `Cache`.
+    """The cache that the arguments `cache`, `cache_dir` and `cache_bytes` of a source ask for, or None.
 
     Raises:
-        ValueError: for an unknown kind, a folder without a kind, or a limit below one byte.
+        ValueError: for a kind that is none of `kinds`, a folder without a kind, or a limit below one byte.
     """
     names = ", ".join(f'"{name}"' for name in kinds)
     if kind is not None and kind not in kinds:

@@ -50,9 +50,8 @@ def decode(
 ) -> np.ndarray:
     """Decodes an image: JPEG, PNG, WebP, BMP, or the first frame of a GIF.
 
-    The image is turned upright by its EXIF orientation. Transparent pixels are laid on white, unless 4
-    channels are asked for; of 16-bit values the high byte is kept; CMYK is converted by formula (colour
-    profiles are ignored).
+    The image is turned upright by its EXIF orientation. Transparent pixels are laid on white, unless 4 channels are asked for;
+    of 16-bit values the high byte is kept; CMYK is converted by formula (colour profiles are ignored).
 
     Args:
         content: the file, in whatever format its bytes say; or a stream of it, which is read bit by bit.
@@ -60,8 +59,7 @@ def decode(
         short_side: a JPEG of at least twice this size may be decoded at 1/2, 1/4 or 1/8 of its size, with no
             side shorter than this: several times faster for photographs.
         max_pixels: refuses larger images before they are decoded.
-        hold: called with the bytes that decoding will need at most, once the header is read
-            (`memory.Lease.hold`).
+        hold: called with the bytes that decoding will need at most, once the header is read (`memory.Lease.hold`).
 
     Returns:
         The pixels, uint8 [H, W, channels].
@@ -163,8 +161,7 @@ def crop(
         pixels: uint8 [H, W, C].
         box: lies within the image.
         size: side of the result.
-        method: "bicubic" (Keys' kernel with a = -3/4, where `keras_sslhsic.views` has -1/2: it is OpenCV's)
-            or "bilinear".
+        method: "bicubic" (Keys' kernel with a = -3/4, where `keras_sslhsic.views` has -1/2: it is OpenCV's) or "bilinear".
     """
     import cv2
 
@@ -205,18 +202,14 @@ def random_box(
     for _ in range(10):
         target = height * width * rng.uniform(*area)
         ratio = math.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1])))
-        box_height, box_width = (
-            max(round(math.sqrt(target / ratio)), 1),
-            max(round(math.sqrt(target * ratio)), 1),
-        )
+        box_height = max(round(math.sqrt(target / ratio)), 1)
+        box_width = max(round(math.sqrt(target * ratio)), 1)
         if box == "clamped":
             box_height, box_width = min(box_height, height), min(box_width, width)
         if box_height <= height and box_width <= width:
             y, x = rng.integers(height - box_height + 1), rng.integers(width - box_width + 1)
             return int(y), int(x), box_height, box_width
     ratio = min(max(width / height, aspect[0]), aspect[1])
-    box_height, box_width = (
-        max(round(min(height, width / ratio)), 1),
-        max(round(min(width, height * ratio)), 1),
-    )
+    box_height = max(round(min(height, width / ratio)), 1)
+    box_width = max(round(min(width, height * ratio)), 1)
     return (height - box_height) // 2, (width - box_width) // 2, box_height, box_width

@@ -3,7 +3,6 @@
 import io
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from keras_sslhsic import checks
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.batches import Decoding, Hold, crops, thread_pool
 from keras_sslhsic.data.broken import BrokenFiles
-from keras_sslhsic.data.cache import Cache
 from keras_sslhsic.data.cache import make as make_cache
 from keras_sslhsic.data.images import Images, Read, part, spread
 from keras_sslhsic.data.memory import Budget
@@ -74,8 +72,7 @@ def class_labels(path: str | Path, files: list[str]) -> tuple[np.ndarray, list[s
     """Labels files by the sub-folder of `path` that they lie in, at any depth.
 
     Returns:
-        int64 labels [N] and the sorted names of the classes; None if all files lie in `path` itself, or in a
-        single sub-folder.
+        int64 labels [N] and the sorted names of the classes; None if all files lie in `path` itself, or in a single sub-folder.
 
     Raises:
         ValueError: some files lie in sub-folders and some beside them.
@@ -96,34 +93,82 @@ def class_labels(path: str | Path, files: list[str]) -> tuple[np.ndarray, list[s
 
 
 class FolderImages(Images):
-    """The images of a folder; see `from_folder`.
+    """The images in a folder: class sub-folders, or unlabelled images; at any depth.
+
+        model.fit(keras_sslhsic.data.from_folder("photos", batch_size=256), epochs=100)
+
+    Batches are `{"image": uint8 [B, S, S, C]}`, or `{"view1", "view2", ...: uint8 [B, V, V, C]}` for host crops of side V;
+    with `"label": int64 [B]` if there are classes. A broken file is skipped: another file of the folder takes its place, or,
+    with `drop_remainder=False`, the batch is smaller by one.
+
+    Args:
+        path: the folder. JPEG, PNG, WebP, BMP and GIF (first frame) are decoded by their content, upright; see
+            `keras_sslhsic.data.decode.decode`.
+        batch_size: examples in a batch.
+        image_size: side S of the images, central squares resized; None if all files have one size already.
+        channels: 1, 3 or 4.
+        host_crops: a view policy, or its name: random crops are made on the host and sent in place of the image.
+        labels: True for labels from the sub-folders, False for none; None finds out.
+        on_error: "skip", or "raise" an error that names the file and the reason.
+        max_broken: share of broken files, in [0, 1], above which the run stops with a summary.
+        error_log: file in which broken files are named.
+        max_pixels: larger images count as broken.
+        cache: "encoded" keeps the bytes of the files, "decoded" the decoded images; None keeps nothing.
+        cache_dir: folder of the cache; None caches in memory.
+        cache_bytes: size of the cache.
+        workers: threads that decode; None: as many as there are cores.
+        memory_mb: memory, in 2^20 bytes, that images take while they are decoded and cropped, beside the batches. An image
+            that needs more is decoded nevertheless.
+        **order: `seed=0`, `shuffle=True`, `drop_remainder=True`: see `keras_sslhsic.data.Order`.
 
     Attributes:
         files: their paths, in the order of their numbers.
         broken: the `BrokenFiles` found so far.
+
+    Raises:
+        FileNotFoundError: no such folder, or no images in it.
+        ValueError: fewer images than one batch; labels asked for but no class sub-folders; an option of another type or range.
     """
 
     def __init__(
         self,
-        files: list[str],
-        classes: tuple[np.ndarray, list[str]] | None,
-        order: Order,
-        decoding: Decoding,
-        broken: BrokenFiles,
-        cache: Cache | None,
-        cached: str | None,
-        pool: ThreadPoolExecutor,
-        memory: Budget,
+        path: str | Path,
+        *,
+        batch_size: int,
+        image_size: int | None = 256,
+        channels: int = 3,
+        host_crops: Any = None,
+        labels: bool | None = None,
+        on_error: str = "skip",
+        max_broken: float = 0.01,
+        error_log: str | Path = "broken_images.log",
+        max_pixels: int = decode.MAX_PIXELS,
+        cache: str | None = None,
+        cache_dir: str | Path | None = None,
+        cache_bytes: int = 2**30,
+        workers: int | None = None,
+        memory_mb: int = 1024,
+        **order: Any,
     ) -> None:
-        # What a batch holds beside the images: arrays with a row for each file.
+        checks.flag("labels", labels, optional=True)
+        self.files = list_images(path)
+        classes = None if labels is False else class_labels(path, self.files)
+        if labels and classes is None:
+            raise ValueError(
+                f"Expected two sub-folders of images or more in {display(path)} to take classes from, since labels=True, "
+                "found none: move the images of each class into one, or leave labels out."
+            )
+        # What a batch holds beside the images: a column with a row for each file.
         self._beside = {} if classes is None else {"label": classes[0]}
+        self._decoding = Decoding(image_size, channels, crops(host_crops), max_pixels)
         beside = {
             name: tf.TensorSpec(column.shape[1:], column.dtype) for name, column in self._beside.items()
         }
-        super().__init__(order, decoding.columns | beside, classes and classes[1])
-        self.files, self.broken = files, broken
-        self._decoding, self._pool, self._memory = decoding, pool, memory
-        self._cache, self._cached = cache, cached
+        plan = Order(len(self.files), batch_size, **order)
+        super().__init__(plan, self._decoding.columns | beside, classes and classes[1])
+        self.broken = BrokenFiles(len(self.files), on_error, max_broken, error_log)
+        self._cache, self._cached = make_cache(cache, ("encoded", "decoded"), cache_dir, cache_bytes), cache
+        self._pool, self._memory = thread_pool(workers), Budget(memory_mb)
 
     def batches(
         self, epoch: int = 0, step: int = 0, *, epochs: int | None = None, share: tuple[int, int] = (0, 1)
@@ -216,81 +261,7 @@ class FolderImages(Images):
                 hold(status.st_size)
                 content = np.frombuffer(stream.read(decode.MAX_BYTES), np.uint8)
             self._cache.put(key, content)
-        return decoding.image(io.BytesIO(content), lambda size: hold(size + content.nbytes))
+        return decoding.image(io.BytesIO(content.tobytes()), lambda size: hold(size + content.nbytes))
 
 
-def from_folder(
-    path: str | Path,
-    *,
-    batch_size: int,
-    image_size: int | None = 256,
-    channels: int = 3,
-    host_crops: Any = None,
-    labels: bool | None = None,
-    on_error: str = "skip",
-    max_broken: float = 0.01,
-    error_log: str | Path = "broken_images.log",
-    max_pixels: int = decode.MAX_PIXELS,
-    cache: str | None = None,
-    cache_dir: str | Path | None = None,
-    cache_bytes: int = 2**30,
-    workers: int | None = None,
-    memory_mb: int = 1024,
-    **order: Any,
-) -> FolderImages:
-    """The images in a folder: class sub-folders, or unlabelled images; at any depth.
-
-        model.fit(from_folder("photos", batch_size=256), epochs=100)
-
-    A broken file is skipped: another file of the folder takes its place, or, with `drop_remainder=False`, the
-    batch is smaller by one.
-
-    Args:
-        path: the folder. JPEG, PNG, WebP, BMP and GIF (first frame) are decoded by their content, upright;
-            see `keras_sslhsic.data.decode.decode`.
-        batch_size: examples in a batch.
-        image_size: side S of the images, central squares resized; None if all files have one size already.
-        channels: 1, 3 or 4.
-        host_crops: a view policy, or its name: random crops are made on the host and sent in place of the
-            image.
-        labels: True for labels from the sub-folders, False for none; None finds out.
-        on_error: "skip", or "raise" an error that names the file and the reason.
-        max_broken: share of broken files, in [0, 1], above which the run stops with a summary.
-        error_log: file in which broken files are named.
-        max_pixels: larger images count as broken.
-        cache: "encoded" keeps the bytes of the files, "decoded" the decoded images; None keeps nothing.
-        cache_dir: folder of the cache; None caches in memory.
-        cache_bytes: size of the cache.
-        workers: threads that decode; None: as many as there are cores.
-        memory_mb: memory, in 2^20 bytes, that images take while they are decoded and cropped, beside the batches. An
-            image that needs more is decoded nevertheless.
-        **order: `seed=0`, `shuffle=True`, `drop_remainder=True`: see `keras_sslhsic.data.Order`.
-
-    Returns:
-        The handle. Batches are `{"image": uint8 [B, S, S, C]}`, or `{"view1", "view2", ...: uint8 [B, V, V, C]}` for host
-        crops of side V; with `"label": int64 [B]` if there are classes.
-
-    Raises:
-        FileNotFoundError: no such folder, or no images in it.
-        ValueError: fewer images than one batch; labels asked for but no class sub-folders; an option of another
-            type or range.
-    """
-    checks.flag("labels", labels, optional=True)
-    files = list_images(path)
-    classes = None if labels is False else class_labels(path, files)
-    if labels and classes is None:
-        raise ValueError(
-            f"Expected two sub-folders of images or more in {display(path)} to take classes from, since labels=True, found "
-            "none: move the images of each class into one, or leave labels out."
-        )
-    return FolderImages(
-        files,
-        classes,
-        Order(len(files), batch_size, **order),
-        Decoding(image_size, channels, crops(host_crops), max_pixels),
-        BrokenFiles(len(files), on_error, max_broken, error_log),
-        make_cache(cache, ("encoded", "decoded"), cache_dir, cache_bytes),
-        cache,
-        thread_pool(workers),
-        Budget(memory_mb),
-    )
+from_folder = FolderImages

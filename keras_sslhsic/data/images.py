@@ -11,7 +11,9 @@ from keras_sslhsic import checks
 from keras_sslhsic.data.order import Order
 from keras_sslhsic.data.python_map import map_python
 
-Read = Callable[[np.ndarray, np.ndarray], dict[str, np.ndarray]]  # (epoch, examples) -> the columns of a batch
+Read = Callable[
+    [np.ndarray, np.ndarray], dict[str, np.ndarray]
+]  # (epoch, examples) -> the columns of a batch
 
 
 class Images(abc.ABC):
@@ -62,9 +64,15 @@ class Images(abc.ABC):
         Raises:
             ValueError: an argument is of another type or out of range, or n does not divide `batch_size`.
         """
-        self._check_share(share)
+        index, count = share
+        checks.integer("the index of share", index, 0)
+        checks.integer("the count of share", count, index + 1)
+        if self.batch_size % count:
+            raise ValueError(
+                f"A batch of {self.batch_size} images cannot be shared by {count} workers: make it a multiple of {count}."
+            )
         examples, read = self._reading(epoch, step, epochs, share)
-        return map_python(examples, read, self._specs(share[1]))
+        return map_python(examples, read, self._specs(count))
 
     @abc.abstractmethod
     def sample(self, n: int) -> np.ndarray:
@@ -78,22 +86,7 @@ class Images(abc.ABC):
 
     def _specs(self, count: int) -> dict[str, tf.TensorSpec]:
         size = self.batch_size // count if self.order.drop_remainder else None
-        return {
-            name: tf.TensorSpec([size, *spec.shape], spec.dtype) for name, spec in self.columns.items()
-        }
-
-    def _check_share(self, share: tuple[int, int]) -> None:
-        if not isinstance(share, (tuple, list)) or len(share) != 2:
-            raise ValueError(f"share must be (index, count), found {share!r}.")
-        index, count = share
-        checks.integer("the index of share", index, 0)
-        checks.integer("the count of share", count, 1)
-        if index >= count:
-            raise ValueError(f"share must be (index, count) with index < count, found {share}.")
-        if self.batch_size % count:
-            raise ValueError(
-                f"A batch of {self.batch_size} images cannot be shared by {count} workers: make it a multiple of {count}."
-            )
+        return {name: tf.TensorSpec([size, *spec.shape], spec.dtype) for name, spec in self.columns.items()}
 
 
 def unpack(data: Any) -> tuple[Any, Any]:

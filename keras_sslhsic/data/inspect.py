@@ -71,37 +71,27 @@ class Report:
         def span(sides: tuple[int, int, int]) -> str:
             return f"{sides[0]:,} to {sides[2]:,}, median {sides[1]:,}"
 
-        sizes = list(self.classes.values())
-        classes = (
-            f"{len(sizes)}, of {min(sizes):,} to {max(sizes):,} images"
+        sizes, repeated = list(self.classes.values()), ", ".join(map(display, self.repeated_folders))
+        rows = {
+            "folder": display(self.path),
+            "files": f"{self.num_files:,}, {self.num_bytes / 1e6:,.1f} MB",
+            "ignored": counts(self.ignored),
+            "classes": f"{len(sizes)}, of {min(sizes):,} to {max(sizes):,} images"
             if sizes
-            else f"none: {self.no_classes}"
-        )
-
-        def names(folders: Iterable[str]) -> str:
-            return ", ".join(map(display, folders))
-
-        lines = [
-            f"folder    {display(self.path)}",
-            f"files     {self.num_files:,}, {self.num_bytes / 1e6:,.1f} MB",
-            f"ignored   {counts(self.ignored)}",
-            f"classes   {classes}",
-            *([f"empty     {names(self.empty_folders)}"] if self.empty_folders else []),
-            *(
-                [f"repeated  {names(self.repeated_folders)}: links to folders that are counted already"]
-                if self.repeated_folders
-                else []
-            ),
-            f"formats   {counts(self.formats)}",
-            f"modes     {counts(self.modes)}",
-            f"height    {span(self.heights)}",
-            f"width     {span(self.widths)}",
-            f"mean      {numbers(self.mean)}",
-            f"std       {numbers(self.std)}",
-            f"broken    {len(self.broken):,}",
-            *(f"  {display(path)}: {why}" for path, why in list(self.broken.items())[:20]),
-        ]
-        return "\n".join(lines + (["  ..."] if len(self.broken) > 20 else []))
+            else f"none: {self.no_classes}",
+            "empty": ", ".join(map(display, self.empty_folders)),
+            "repeated": repeated and f"{repeated}: links to folders that are counted already",
+            "formats": counts(self.formats),
+            "modes": counts(self.modes),
+            "height": span(self.heights),
+            "width": span(self.widths),
+            "mean": numbers(self.mean),
+            "std": numbers(self.std),
+            "broken": f"{len(self.broken):,}",
+        }
+        lines = [f"{name:10}{text}" for name, text in rows.items() if text]
+        lines += [f"  {display(path)}: {why}" for path, why in list(self.broken.items())[:20]]
+        return "\n".join(lines + ["  ..."] * (len(self.broken) > 20))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the sample, for a JSON file."""
@@ -128,16 +118,17 @@ def contact_sheet(images: np.ndarray, columns: int = 8, gap: int = 4) -> "Image.
     from PIL import Image
 
     count, height, width, channels = images.shape
+    columns = min(count, columns)
     rows = -(-count // columns)
-    sheet = np.full(
-        (rows * (height + gap) + gap, min(count, columns) * (width + gap) + gap, channels), 128, np.uint8
+    tiles = np.full((rows * columns, height + gap, width + gap, channels), 128, np.uint8)
+    tiles[:count, gap:, gap:] = images
+    sheet = (
+        tiles.reshape(rows, columns, *tiles.shape[1:])
+        .swapaxes(1, 2)
+        .reshape(rows * (height + gap), -1, channels)
     )
-    for position, image in enumerate(images):
-        y, x = (
-            gap + k * (side + gap) for k, side in zip(divmod(position, columns), (height, width), strict=True)
-        )
-        sheet[y : y + height, x : x + width] = image
-    return Image.fromarray(sheet[..., 0] if sheet.shape[-1] == 1 else sheet)
+    sheet = np.pad(sheet, ((0, gap), (0, gap), (0, 0)), constant_values=128)
+    return Image.fromarray(sheet[..., 0] if channels == 1 else sheet)
 
 
 _TILE = 96

@@ -1,8 +1,7 @@
 """The order of examples: a pure function of the seed and the step, so that any step can be reached at once.
 
-Epoch e visits the N examples in a permutation drawn from (seed, e) alone, so a stream that starts at (epoch,
-step) draws one permutation, reads nothing of the past, and yields the same batches as a run that was never
-interrupted.
+Epoch e visits the N examples in a permutation drawn from (seed, e) alone, so a stream that starts at (epoch, step) draws one
+permutation, reads nothing of the past, and yields the same batches as a run that was never interrupted.
 """
 
 import dataclasses

@@ -70,13 +70,13 @@ def prepare_folders(
     if any(found != names for found in classes.values()):
         raise ValueError(f"All splits must have the same class folders, found {classes}.")
 
-    def _info(self) -> tfds.core.DatasetInfo:
+    def _info(self: Any) -> tfds.core.DatasetInfo:
         label = tfds.features.ClassLabel(names=names or ["unlabelled"])
         features = {"image": tfds.features.Image(), "file_name": tfds.features.Text(), "label": label}
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
-    def _split_generators(self, dl_manager):
-        def items(split):
+    def _split_generators(self: Any, dl_manager: Any) -> dict[str, Any]:
+        def items(split: str) -> list[tuple[int, str, str, int]]:
             found = labels[split]
             return [
                 (

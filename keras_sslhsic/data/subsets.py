@@ -36,8 +36,7 @@ def stratified_split(labels: np.ndarray, fraction: float, seed: int = 0) -> tupl
         (int [n], int [m]), sorted indices. Every class is in both parts.
 
     Raises:
-        ValueError: if the fraction is not in (0, 1), or a class has one example only or would be held out
-            whole.
+        ValueError: if the fraction is not in (0, 1), or a class has one example only or would be held out whole.
     """
     if not 0 < fraction < 1:
         raise ValueError(f"The held-out fraction must be in (0, 1), found {fraction}.")

@@ -16,7 +16,6 @@ import tensorflow as tf
 from keras_sslhsic import checks
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.batches import Decoding, crops, thread_pool
-from keras_sslhsic.data.cache import Cache
 from keras_sslhsic.data.cache import make as make_cache
 from keras_sslhsic.data.images import Images, Read, part
 from keras_sslhsic.data.memory import Budget
@@ -177,31 +176,89 @@ def prepared_builder(name: str, data_dir: str | Path | None = None) -> Any:
     return builder
 
 
-class _TfdsImages(Images):
-    """The images of a split; see `from_tfds`."""
+class TfdsImages(Images):
+    """The images of a TensorFlow Datasets data set that has been prepared, read from its TFRecords.
+
+        images = keras_sslhsic.data.from_tfds("imagenet2012", "TRAIN", batch_size=512, data_dir="gs://bucket/tfds")
+        model.fit(images, epochs=1000)
+
+    Batches are as those of `FolderImages`. Files are permuted, and `window` examples at a time. Several workers take
+    consecutive shares of the split, so that each reads only its own files; their batches are therefore others than those of
+    a single machine.
+
+    Args:
+        name: name of the data set, with its config if any: "imagenet2012", "imagenet2012_subset/1pct", "cifar10".
+        split: any TFDS split, "train[:90%]" too; for imagenet2012 also the paper's "TRAIN" (all but 10,000 training
+            images), "VALID" (those 10,000) and "TEST" (the official validation set).
+        batch_size: as this, image_size, channels, host_crops, cache_dir, cache_bytes, workers, memory_mb and order in
+            `FolderImages`.
+        image_size: None if all images have one size already, as in CIFAR.
+        channels: 1, 3 or 4.
+        host_crops: a view policy, or its name, or None.
+        labels: whether batches hold labels.
+        data_dir: where the data set was prepared, a local folder or gs://; None is TFDS's own default.
+        image_key: name of the image among the features.
+        label_key: name of the integer label among the features.
+        max_pixels: larger images raise an error.
+        cache: "decoded" keeps the decoded images; None keeps nothing.
+        cache_dir: folder of the cache, or None.
+        cache_bytes: size of the cache.
+        window: examples that are permuted in memory; about three times as many are held, undecoded, beside `memory_mb`.
+        workers: threads that decode, or None.
+        memory_mb: in 2^20 bytes.
+        **order: see `keras_sslhsic.data.Order`.
+
+    Raises:
+        FileNotFoundError: the data set is not prepared; says how to.
+        ValueError: no such split or feature, or fewer examples than one batch. Images that cannot be decoded raise an
+            error that names the example while batches are read.
+    """
 
     def __init__(
         self,
-        builder: Any,
-        split: str,
-        features: Mapping[str, str],
-        order: Order,
-        decoding: Decoding,
-        cache: Cache | None,
-        window: int,
-        pool: ThreadPoolExecutor,
-        memory: Budget,
+        name: str,
+        split: str = "train",
+        *,
+        batch_size: int,
+        image_size: int | None = 256,
+        channels: int = 3,
+        host_crops: Any = None,
+        labels: bool = True,
+        data_dir: str | Path | None = None,
+        image_key: str = "image",
+        label_key: str = "label",
+        max_pixels: int = decode.MAX_PIXELS,
+        cache: str | None = None,
+        cache_dir: str | Path | None = None,
+        cache_bytes: int = 2**30,
+        window: int = 8192,
+        workers: int | None = None,
+        memory_mb: int = 1024,
+        **order: Any,
     ) -> None:
-        # `features` names what a batch holds: the image, and integers beside it.
-        self._image_key = features["image"]
-        self._beside = {name: key for name, key in features.items() if name != "image"}
+        checks.flag("labels", labels)
+        checks.integer("window", window, 1)
+        builder = prepared_builder(name, data_dir)
+        features = builder.info.features
+        # What a batch holds beside the images: integers of the features.
+        self._image_key, self._beside = image_key, {"label": label_key} if labels else {}
+        if missing := {image_key, *self._beside.values()} - set(features):
+            raise ValueError(
+                f"{name} has no feature {' or '.join(map(repr, sorted(missing)))}, it has {sorted(features)}: "
+                "from_tfds, and the data of a config, take image_key, label_key and labels=False."
+            )
+        info = builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
+        self._instructions = info.file_instructions
+        stored = (*features[image_key].shape[:2], None, None)[:2]
+        self._decoding = Decoding(image_size, channels, crops(host_crops), max_pixels, stored)
         beside = dict.fromkeys(self._beside, tf.TensorSpec([], tf.int64))
-        label = builder.info.features[self._beside["label"]] if "label" in self._beside else None
-        super().__init__(order, decoding.columns | beside, getattr(label, "names", None))
-        self._name, self._key = f"{builder.info.full_name}, {split}", f"{builder.data_path} {split}"
-        self._instructions = _split_info(builder, split).file_instructions
-        self._decoding, self._cache, self._pool, self._memory = decoding, cache, pool, memory
-        self._window = window
+        names = getattr(features[label_key], "names", None) if labels else None
+        super().__init__(
+            Order(info.num_examples, batch_size, **order), self._decoding.columns | beside, names
+        )
+        self._name, self._key, self._window = f"{name}, {split}", f"{builder.data_path} {split}", window
+        self._cache = make_cache(cache, ("decoded",), cache_dir, cache_bytes)
+        self._pool, self._memory = thread_pool(workers), Budget(memory_mb)
         self._files, self._ahead = ThreadPoolExecutor(4, "files"), ThreadPoolExecutor(1, "windows")
 
     def sample(self, n: int) -> np.ndarray:
@@ -259,91 +316,4 @@ class _TfdsImages(Images):
         return images, [feature[key].int64_list.value[0] for key in self._beside.values()]
 
 
-def _split_info(builder: Any, split: str) -> Any:
-    """What TFDS knows of a split, or of one of `SPLITS`."""
-    return builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
-
-
-def from_tfds(
-    name: str,
-    split: str = "train",
-    *,
-    batch_size: int,
-    image_size: int | None = 256,
-    channels: int = 3,
-    host_crops: Any = None,
-    labels: bool = True,
-    data_dir: str | Path | None = None,
-    image_key: str = "image",
-    label_key: str = "label",
-    max_pixels: int = decode.MAX_PIXELS,
-    cache: str | None = None,
-    cache_dir: str | Path | None = None,
-    cache_bytes: int = 2**30,
-    window: int = 8192,
-    workers: int | None = None,
-    memory_mb: int = 1024,
-    **order: Any,
-) -> Images:
-    """The images of a TensorFlow Datasets data set that has been prepared, read from its TFRecords.
-
-        images = from_tfds("imagenet2012", "TRAIN", batch_size=512, data_dir="gs://bucket/tfds")
-        model.fit(images, epochs=1000)
-
-    Files are permuted, and `window` examples at a time. Several workers take consecutive shares of the split, so that each
-    reads only its own files; their batches are therefore others than those of a single machine.
-
-    Args:
-        name: name of the data set, with its config if any: "imagenet2012", "imagenet2012_subset/1pct",
-            "cifar10".
-        split: any TFDS split, "train[:90%]" too; for imagenet2012 also the paper's "TRAIN" (all but 10,000
-            training images), "VALID" (those 10,000) and "TEST" (the official validation set).
-        batch_size: examples in a batch.
-        image_size: side S of the images, central squares resized; None if all have one size already, as in
-            CIFAR.
-        channels: 1, 3 or 4.
-        host_crops: a view policy, or its name: random crops are made on the host and sent in place of the
-            image.
-        labels: whether batches hold labels.
-        data_dir: where the data set was prepared, a local folder or gs://; None is TFDS's own default.
-        image_key: name of the image among the features.
-        label_key: name of the integer label among the features.
-        max_pixels: larger images raise an error.
-        cache: "decoded" keeps the decoded images; None keeps nothing.
-        cache_dir: folder of the cache; None caches in memory.
-        cache_bytes: size of the cache.
-        window: examples that are permuted in memory; about three times as many are held, undecoded.
-        workers: threads that decode; None: as many as there are cores.
-        memory_mb: memory, in 2^20 bytes, that images take while they are decoded and cropped, beside the batches and
-            the windows. An image that needs more is decoded nevertheless.
-        **order: `seed=0`, `shuffle=True`, `drop_remainder=True`: see `keras_sslhsic.data.Order`.
-
-    Returns:
-        The handle. Batches are `{"image": uint8 [B, S, S, C]}`, or `{"view1", "view2", ...: uint8 [B, V, V, C]}` for host
-        crops of side V; with `"label": int64 [B]`.
-
-    Raises:
-        FileNotFoundError: the data set is not prepared; says how to.
-        ValueError: no such split or feature, or fewer examples than one batch. Images that cannot be decoded
-            raise an error that names the example while the dataset is read.
-    """
-    checks.flag("labels", labels)
-    checks.integer("window", window, 1)
-    builder = prepared_builder(name, data_dir)
-    features = {"image": image_key} | ({"label": label_key} if labels else {})
-    if missing := set(features.values()) - set(builder.info.features):
-        raise ValueError(
-            f"{name} has no feature {' or '.join(map(repr, sorted(missing)))}, it has {sorted(builder.info.features)}: "
-            "from_tfds, and the data of a config, take image_key, label_key and labels=False."
-        )
-    return _TfdsImages(
-        builder,
-        split,
-        features,
-        Order(_split_info(builder, split).num_examples, batch_size, **order),
-        Decoding(image_size, channels, crops(host_crops), max_pixels),
-        make_cache(cache, ("decoded",), cache_dir, cache_bytes),
-        window,
-        thread_pool(workers),
-        Budget(memory_mb),
-    )
+from_tfds = TfdsImages

@@ -36,7 +36,7 @@ class Evaluate(keras.callbacks.Callback):
     Example:
         >>> splits = {"train": (x[:150], y[:150]), "test": (x[150:], y[150:])}
         >>> callbacks = [Evaluate("knn", splits, every=2, k=5), keras.callbacks.TensorBoard(log_dir)]
-        >>> history = model.fit(dataset, epochs=2, steps_per_epoch=2, callbacks=callbacks, verbose=0)
+        >>> history = model.fit(dataset, epochs=2, callbacks=callbacks, verbose=0)
         >>> len(history.history["knn_top1"])
         1
     """

@@ -65,7 +65,7 @@ class EncodingModel(keras.Model):
     def call(self, images: Any, training: bool = False) -> tf.Tensor:
         """Features of the evaluation encoder, float32 [B, F], for images in [0, 255], or a dict of them."""
         if isinstance(images, dict):
-            images, _ = inputs.unpack(images)
+            images, _ = unpack(images)
         return self.evaluation_encoder(
             policy.prepare(inputs.unit_range(images), self.policy), training=training
         )

@@ -1,6 +1,6 @@
 """What `fit` trains on, and the checks that come before training."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +11,7 @@ from keras_sslhsic.data.images import Images, unpack
 from keras_sslhsic.encoders.base import check_images
 from keras_sslhsic.views import ViewPolicy
 
+Sides: TypeAlias = tuple[int | None, int | None, int | None]  # height, width, channels; None is free
 _REPEAT = "repeat the channel of the images, np.repeat(images, 3, axis=-1)"
 
 
@@ -93,7 +94,7 @@ def check_form(x: Any) -> None:
     if images is None or isinstance(images, list) or (isinstance(images, dict) and not images):
         found = "a list: np.stack(images)" if isinstance(images, list) else images
         raise ValueError(
-            f"Images must be one uint8 array [N, H, W, C], a dict with one, or a dataset, got {found}."
+            f"Images must be one uint8 array [N, H, W, C], a dict with one, or a dataset, found {found}."
         )
 
 
@@ -126,10 +127,10 @@ def _finite(dataset: Any) -> Any:
     if not isinstance(dataset, tf.data.Dataset):
         return dataset
 
-    def is_float(tensor):
+    def is_float(tensor: Any) -> bool:
         return getattr(tensor, "dtype", tf.uint8).is_floating
 
-    def looked_at(*batch):
+    def looked_at(*batch: Any) -> Any:
         batch = tf.nest.map_structure(
             lambda x: tf.debugging.check_numerics(x, message) if is_float(x) else x, batch
         )
@@ -140,9 +141,7 @@ def _finite(dataset: Any) -> Any:
     return dataset.map(looked_at, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def check(
-    data: Any, num_replicas: int, wanted: tuple[int | None, int | None, int], policy: ViewPolicy
-) -> None:
+def check(data: Any, num_replicas: int, wanted: Sides, policy: ViewPolicy) -> None:
     """Raises a ValueError for batches that training would fail on, or would silently mistreat.
 
     Args:
@@ -159,6 +158,11 @@ def check(
     crops = isinstance(images, tuple)
     for image in images if crops else (images,):
         _check_images(image, crops)
+        if not crops and None in image.shape[1:3]:
+            raise ValueError(
+                f"Expected images of a size that is known before training, found {image.shape}: give from_folder or "
+                "from_tfds an image_size, or set the shape in a map of the dataset."
+            )
         size = image.shape[1:3] if crops else (policy.size, policy.size)
         _check_views((*size, image.shape[-1]), wanted, len(policy.mean))
         batch = image.shape[0]
@@ -182,10 +186,10 @@ def check(
             _check_range(image)
 
 
-def check_given(
-    x: Any, wanted: tuple[int | None, int | None, int], least: int = 1, crops: bool = False
-) -> None:
-    """As `check_call`, of what `predict` and `evaluate` take: of a dataset the shape, and of floats the first batch."""
+def check_given(x: Any, wanted: Sides, least: int = 1, crops: bool = False) -> None:
+    """Checks what `predict` or `evaluate` is given: arrays as `check_call` does; of a dataset the shape, and where its images
+    are floats the first batch. With `crops`, those that are made already are let through.
+    """
     check_form(x)
     if isinstance(x, tf.data.Dataset):
         images, _ = unpack(x.element_spec)
@@ -198,7 +202,7 @@ def check_given(
         check_call(x, wanted, least)
 
 
-def check_call(images: Any, wanted: tuple[int | None, int | None, int], least: int = 1) -> None:
+def check_call(images: Any, wanted: Sides, least: int = 1) -> None:
     """Raises a ValueError for images that a trained model would fail on, or would give wrong features of.
 
     Args:
@@ -218,7 +222,7 @@ def check_call(images: Any, wanted: tuple[int | None, int | None, int], least: i
     check_images(images, wanted)
 
 
-def _check_shape(given, wanted):
+def _check_shape(given: Any, wanted: Sides) -> None:
     given = tuple(given)
     if len(given) != 4 or not _fits(given[1:], wanted):
         sides = (name if side is None else str(side) for name, side in zip("HWC", wanted, strict=True))
@@ -230,7 +234,7 @@ def _check_shape(given, wanted):
         raise ValueError(f"Expected images [B, {', '.join(sides)}], found the shape {list(given)}{hint}.")
 
 
-def _check_range(images):
+def _check_range(images: Any) -> None:
     if images.dtype == tf.uint8:
         return
     low, high = float(np.min(images)), float(np.max(images))
@@ -243,24 +247,24 @@ def _check_range(images):
         )
 
 
-def _fits(given, wanted):
+def _fits(given: Sides, wanted: Sides) -> bool:
     return all(None in pair or pair[0] == pair[1] for pair in zip(given, wanted, strict=True))
 
 
-def _check_images(image, crops):
+def _check_images(image: tf.TensorSpec, crops: bool) -> None:
     if image.shape.rank != 4:
         raise ValueError(
-            f"Images must be batches [B, H, W, C], got shape {image.shape}. One-channel images need their last axis: "
+            f"Images must be batches [B, H, W, C], found the shape {image.shape}. One-channel images need their last axis: "
             "images[..., None]; a dataset must be batched before fit."
         )
     if image.dtype != tf.uint8 and not crops:
         raise ValueError(
-            f"Images must be uint8 in [0, 255], got {image.dtype.name}. If they are floats in [0, 1], convert them with "
+            f"Images must be uint8 in [0, 255], found {image.dtype.name}. If they are floats in [0, 1], convert them with "
             "(255 * images).round().astype('uint8')."
         )
 
 
-def _check_views(given, wanted, normalised):
+def _check_views(given: Sides, wanted: Sides, normalised: int) -> None:
     height, width, channels = given
     if _fits(given, wanted):
         if channels not in (None, normalised):
@@ -280,5 +284,5 @@ def _check_views(given, wanted, normalised):
     raise ValueError("The encoder reads images of {}, and the views are {}: {}.".format(*shapes, advice))
 
 
-def _read_with(channels):
+def _read_with(channels: int | None) -> str:
     return f"read the images with channels={channels} (channels: {channels} in the data of a config)"

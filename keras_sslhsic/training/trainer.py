@@ -209,7 +209,7 @@ class Trainer(EncodingModel):
         self, data: Any, training: bool
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor], Hiddens, Any]:
         """Loss (its mean over the replicas is the total), metrics, hiddens and labels of one batch."""
-        images, labels = inputs.unpack(data)
+        images, labels = unpack(data)
         labels = None if labels is None else tf.cast(tf.reshape(labels, [-1]), tf.int32)
         view_seed, loss_seed = self._seeds()
         hiddens, features = self.hiddens(self._views(images, view_seed), training)
@@ -353,7 +353,7 @@ class Trainer(EncodingModel):
                 stacklevel=3,
             )
         if data.element_spec is not None:
-            images, _ = inputs.unpack(data.element_spec)
+            images, _ = unpack(data.element_spec)
             crops = images if isinstance(images, tuple) else (images,) * self.policy.num_views
             if message := self.objective.warning(crops[0].shape[0], len(crops), self.target):
                 warnings.warn(message, stacklevel=3)

@@ -104,7 +104,9 @@ def test_the_order_is_uniform():
 def test_arrays_mapped_from_a_file_are_read_by_batch(tmp_path):
     np.save(tmp_path / "x.npy", X)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    assert ids(from_arrays(mapped, batch_size=8).batches(), 5) == ids(from_arrays(X, batch_size=8).batches(), 5)
+    assert ids(from_arrays(mapped, batch_size=8).batches(), 5) == ids(
+        from_arrays(X, batch_size=8).batches(), 5
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,9 +146,8 @@ def test_bad_input_is_named(arguments, message):
         ({"epochs": 0}, r"epochs must be None or at least 1, found 0"),
         ({"epoch": "a"}, r"epoch must be an integer, found 'a'"),
         ({"step": -1}, r"step must be at least 0, found -1"),
-        ({"share": (2, 2)}, r"share.*\(2, 2\)"),
+        ({"share": (2, 2)}, r"count of share must be at least 3, found 2"),
         ({"share": (0, 0)}, r"count of share must be at least 1, found 0"),
-        ({"share": 3}, r"share must be \(index, count\), found 3"),
         ({"share": (0, 3)}, r"A batch of 8 images cannot be shared by 3 workers.*multiple of 3"),
     ],
 )

@@ -109,7 +109,9 @@ def test_workers_share_each_batch_and_decode_nothing_else(folder, host_crops, mo
     images = from_folder(root, batch_size=6, seed=3, host_crops=host_crops, max_broken=0.1, **OPTIONS)
     whole = list(images.batches(epochs=2).as_numpy_iterator())
     decoded, opened = [], module.open_regular
-    monkeypatch.setattr(module, "open_regular", lambda path, *args: decoded.append(path) or opened(path, *args))
+    monkeypatch.setattr(
+        module, "open_regular", lambda path, *args: decoded.append(path) or opened(path, *args)
+    )
     shares = []
     for index in range(2):
         decoded.clear()
@@ -123,7 +125,9 @@ def test_workers_share_each_batch_and_decode_nothing_else(folder, host_crops, mo
 def test_a_handle_lists_its_folder_once_and_has_one_cache_and_one_pool(folder, monkeypatch):
     listed, decoded, opened = [], [], module.open_regular
     monkeypatch.setattr(module, "list_images", lambda path: listed.append(path) or list_images(path))
-    monkeypatch.setattr(module, "open_regular", lambda path, *args: decoded.append(path) or opened(path, *args))
+    monkeypatch.setattr(
+        module, "open_regular", lambda path, *args: decoded.append(path) or opened(path, *args)
+    )
     before = decoders()
     images = from_folder(folder(12), batch_size=4, cache="decoded", **OPTIONS)
     assert images.sample(3).shape == (3, 8, 8, 3) and len(decoded) == 3

@@ -100,7 +100,7 @@ def read(folder):
     if sys.argv[1] == "inspect":
         inspect_folder(folder, workers=12, memory_mb=96)
     else:
-        list(from_folder(folder, batch_size=12, epochs=1, image_size=32, workers=12, memory_mb=96))
+        list(from_folder(folder, batch_size=12, image_size=32, workers=12, memory_mb=96).batches(epochs=1))
 
 read("small")
 before = status("VmRSS")

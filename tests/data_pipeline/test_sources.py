@@ -49,7 +49,7 @@ def test_the_bundled_images_are_trained_on_but_for_what_is_held_out(holdout):
     images, (train, test) = source(config), bundled_splits(holdout)
     assert images.num_examples == len(train[0]) == len(train[1]) == 10_000 - round(10_000 * holdout)
     assert images.class_names == list(bundled.CLASS_NAMES) and images.sample(3).shape == (3, 28, 28, 1)
-    (x, y), given = bundled.load()
+    (x, _), given = bundled.load()
     if holdout:
         assert np.bincount(test[1]).tolist() == [100] * 10
         assert sorted(map(bytes, [*train[0], *test[0]])) == sorted(map(bytes, x))

@@ -77,7 +77,7 @@ def test_batches_hold_the_images_and_their_labels(load):
     for batch in batches:
         assert batch["label"].dtype == np.int64
         np.testing.assert_array_equal(batch["image"][:, 0, 0, 0] // 5 % 3, batch["label"])
-    assert load(image_size=None).element_spec["image"].shape == (8, None, None, 3)
+    assert load(image_size=None).element_spec["image"].shape == (8, 4, 6, 3)
     assert "label" not in load(labels=False).element_spec
 
 
@@ -155,7 +155,9 @@ def test_workers_read_their_own_files_and_decode_their_own_images(load, monkeypa
         monkeypatch.setattr(module.decode, "decode", counted)
         list(images.batches(epochs=1, share=(index, 2)))
     assert decoded == [20, 20]
-    assert len(files[0] & files[1]) <= 1 and len(files[0] | files[1]) == 5  # the file in the middle has both's
+    assert (
+        len(files[0] & files[1]) <= 1 and len(files[0] | files[1]) == 5
+    )  # the file in the middle has both's
 
 
 def test_a_handle_opens_its_data_set_once_and_a_sample_decodes_no_others(load, monkeypatch):
@@ -253,7 +255,7 @@ def test_a_damaged_record_names_the_example(load, monkeypatch):
         return decode(content[:30] if decode(content)[0, 0, 0] == 50 else content, *args)
 
     monkeypatch.setattr(module.decode, "decode", damaged)
-    with pytest.raises(tf.errors.OpError, match=r"grays/1\.0\.0, train, example \d+ cannot be decoded: "):
+    with pytest.raises(tf.errors.OpError, match=r"grays, train, example \d+ cannot be decoded: "):
         numbers(load(drop_remainder=False).batches(epochs=1))
 
 

@@ -42,6 +42,8 @@ PROGRAM = """
             if victim and int(model.step.value.numpy()) == 4:
                 os.kill(os.getpid(), int(victim))
 
+    listed = data.folder.list_images
+    data.folder.list_images = lambda path: sorted(listed(path), key=os.path.basename)  # in the order of their numbers
     decoded, decode = [], data.folder.FolderImages._arrays
 
     def counted(self, number, decoding, seed):
@@ -71,7 +73,17 @@ def images(tmp_path_factory):
 
 
 def program(strategy, images, directory, result, victim=""):
-    words = [sys.executable, "-c", textwrap.dedent(PROGRAM), strategy, EPOCHS, images, directory, result, victim]
+    words = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(PROGRAM),
+        strategy,
+        EPOCHS,
+        images,
+        directory,
+        result,
+        victim,
+    ]
     return [str(word) for word in words]
 
 

@@ -115,7 +115,7 @@ def test_weight_average(tiny_model, images):
 def test_features_of_images(tiny_model, images):
     model = tiny_model()
     expected = model.encoder(views.prepare(images, model.policy))
-    batched = from_arrays(images, np.arange(24), batch_size=8, shuffle=False, epochs=1)
+    batched = from_arrays(images, np.arange(24), batch_size=8, shuffle=False).batches(epochs=1)
     for given in (images, {"image": images}, batched):
         np.testing.assert_allclose(model.predict(given, verbose=0), expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(model({"image": images}), expected, rtol=1e-5, atol=1e-6)
@@ -168,7 +168,8 @@ def test_validation_data(tiny_model, images):
     model = tiny_model()
     model.compile(LARS(0.1))
     before = [w.copy() for w in model.encoder.get_weights()]
-    result = model.evaluate(from_arrays(images, batch_size=8, epochs=1), return_dict=True, verbose=0)
+    held_out = from_arrays(images, batch_size=8).batches(epochs=1)
+    result = model.evaluate(held_out, return_dict=True, verbose=0)
     assert np.isfinite(result["loss"])
     assert_same(model.encoder.get_weights(), before, rtol=0)
 
@@ -224,7 +225,7 @@ def test_logs_hold_what_has_a_value(tiny_model, images, labels, eager):
     validation = {"loss", "hsic_zy", "hsic_zz", "dependence_ratio", "feature_std", "effective_rank"}
     classifier = {"classifier_loss", "online_accuracy"}
     for given, shown in ((labels, classifier), (None, set()), (labels, classifier)):
-        held_out = from_arrays(images, given, batch_size=8, epochs=1)
+        held_out = from_arrays(images, given, batch_size=8).batches(epochs=1)
         history = model.fit(
             images, given, batch_size=8, epochs=2, validation_data=held_out, verbose=0
         ).history

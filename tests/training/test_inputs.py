@@ -1,0 +1,93 @@
+"""What `fit` trains on: handles, arrays and data sets, from any epoch on, shared by workers."""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from keras_sslhsic import LARS, callbacks, compat
+from keras_sslhsic.data import from_arrays, from_folder
+from keras_sslhsic.training import inputs
+
+X = np.arange(24, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
+
+
+def given(x, y=None, epoch=0, strategy=None):
+    return inputs.training_data(x, y, 8, 5, epoch, strategy or tf.distribute.get_strategy())
+
+
+def ids(dataset, steps):
+    return [batch["image"][:, 0, 0, 0].numpy().tolist() for batch in dataset.take(steps)]
+
+
+def test_a_fit_goes_on_with_the_batches_that_come_next(tiny_model, images, tmp_path):
+    """Four epochs, or two and then the other two: a handle starts where the checkpoint ended."""
+    ends = []
+    for epochs in ([4], [2, 4]):
+        for last in epochs:
+            model = tiny_model()
+            model.compile(LARS(0.5))
+            extra = [callbacks.TargetEMA(total_steps=12), callbacks.Checkpoint(tmp_path / str(len(epochs)))]
+            model.fit(from_arrays(images, batch_size=8, seed=3), epochs=last, verbose=0, callbacks=extra)
+        ends.append(model.get_weights())
+    for expected, found in zip(*ends, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_arrays_and_handles_begin_at_the_epoch_and_are_exact():
+    images = from_arrays(X, batch_size=8, seed=5)
+    for x in (X, {"image": X}, images):
+        data = given(x, epoch=2)
+        assert ids(data.dataset, 4) == ids(images.batches(2), 4) != ids(images.batches(), 4)
+        assert (data.steps_per_epoch, data.num_images, data.exact) == (3, 24, True)
+        assert data.element_spec == images.element_spec
+
+
+def test_a_foreign_dataset_is_taken_as_it_is_and_is_not_exact():
+    dataset = tf.data.Dataset.from_tensor_slices({"image": X}).batch(8, drop_remainder=True)
+    data = given(dataset, epoch=2)
+    assert ids(data.dataset, 3) == ids(dataset, 3)
+    assert (data.steps_per_epoch, data.num_images, data.exact) == (None, None, False)
+    assert data.element_spec == dataset.element_spec
+    sharding = data.dataset.options().experimental_distribute.auto_shard_policy
+    assert sharding == tf.data.experimental.AutoShardPolicy.DATA
+
+
+def test_labels_beside_a_handle_are_refused():
+    with pytest.raises(ValueError, match="found y beside them"):
+        given(from_arrays(X, batch_size=8), np.arange(24))
+
+
+class Workers:
+    """Several workers, each with some replicas, as far as the input pipelines know them."""
+
+    def __init__(self, workers, replicas):
+        self.contexts = [
+            tf.distribute.InputContext(workers, index, workers * replicas) for index in range(workers)
+        ]
+
+    def distribute_datasets_from_function(self, function):
+        return [function(context) for context in self.contexts]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_workers_and_their_replicas_share_each_batch(monkeypatch, replicas):
+    monkeypatch.setattr(compat, "has_workers", lambda strategy: True)
+    data = given(X, epoch=1, strategy=Workers(2, replicas))
+    assert [dataset.element_spec["image"].shape[0] for dataset in data.dataset] == [4 // replicas] * 2
+    # Each replica takes the next batch of its worker.
+    parts = [ids(dataset, 3 * replicas) for dataset in data.dataset]
+    workers = [[list(chain(*p[i : i + replicas])) for i in range(0, len(p), replicas)] for p in parts]
+    together = ids(from_arrays(X, batch_size=8, seed=5).batches(1), 3)
+    assert [one + other for one, other in zip(*workers, strict=True)] == together
+
+
+def test_images_of_unknown_size_are_named(tiny_model, tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "b.png")
+    model = tiny_model()
+    model.compile()
+    with pytest.raises(ValueError, match=r"size that is known.*\(2, None, None, 3\).*image_size"):
+        model.fit(from_folder(tmp_path, batch_size=2, image_size=None), verbose=0)
