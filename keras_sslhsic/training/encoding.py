@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_sslhsic.data.images import unpack
 from keras_sslhsic.encoders import small_maps, with_preprocessing
 from keras_sslhsic.training import ema, inputs
 from keras_sslhsic.views import policy

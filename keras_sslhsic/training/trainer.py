@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic import checks, compat
+from keras_sslhsic.data.images import unpack
 from keras_sslhsic.hsic import replicas
 from keras_sslhsic.losses import Hiddens, Objective
 from keras_sslhsic.training import classifier, diagnostics, inputs, lars, older_files, state

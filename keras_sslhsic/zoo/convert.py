@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_sslhsic import files, lock
-from keras_sslhsic.encoders import ARCHITECTURES, Architecture, projector, with_preprocessing
+from keras_sslhsic.encoders import ARCHITECTURES, Architecture, Encoder, projector, with_preprocessing
 from keras_sslhsic.encoders.resnet import architecture as named_architecture
 from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.zoo import model_files
@@ -161,13 +161,25 @@ def converted(
     encoder = with_preprocessing(networks.encoder, IMAGENET_MEAN, IMAGENET_STD, size=224)
     model = networks_model(networks) if heads else encoder if pixels else networks.encoder
     return model, {
-        "architecture": name,
-        "shape": networks.architecture._asdict(),
-        "stem": "small" if "P0" in encoder.spec.stages else "imagenet",
-        "channels": encoder.spec.channels,
+        **weights_note(networks.architecture, encoder),
         "method": checkpoint.method,
         "kernel_scale": checkpoint.kernel_scale,
         "parameters": model_files.count_parameters(model),
+    }
+
+
+def weights_note(architecture: Architecture, encoder: Encoder) -> dict[str, Any]:
+    """What a file of weights has to say of a network of `build_encoder`, for `load_pretrained` to build it again.
+
+    Args:
+        architecture: of the network.
+        encoder: the network with its preprocessing.
+    """
+    return {
+        "architecture": architecture_name(architecture),
+        "shape": architecture._asdict(),
+        "stem": "small" if "P0" in encoder.spec.stages else "imagenet",
+        "channels": encoder.spec.channels,
         "spec": encoder.spec.to_dict(),
     }
 

@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import http.server
 import multiprocessing
@@ -10,9 +11,9 @@ import numpy as np
 import pytest
 
 from keras_sslhsic import files
-from keras_sslhsic.encoders import build_encoder
+from keras_sslhsic.encoders import build_encoder, with_preprocessing
 from keras_sslhsic.encoders.resnet import resnet
-from keras_sslhsic.zoo import download, load, model_files, registry, sources
+from keras_sslhsic.zoo import convert, download, load, model_files, registry, sources
 from keras_sslhsic.zoo.load import load_pretrained
 from keras_sslhsic.zoo.registry import Entry
 from keras_sslhsic.zoo.save import save_pretrained
@@ -140,6 +141,18 @@ def test_a_loaded_encoder_can_be_saved_and_loaded_again(zoo, tmp_path):
     encoder.save(tmp_path / "again.keras")
     again = keras.models.load_model(tmp_path / "again.keras")
     np.testing.assert_allclose(again(images()), encoder(images()), atol=1e-6)
+
+
+def test_weights_say_how_their_network_is_built_and_what_it_reads(tmp_path):
+    shape = load.named_architecture("r18_1x", 0.0625)
+    network = resnet(shape, (None, None, 1), "small")
+    own = with_preprocessing(network, 0.286, 0.353, size=(20, 24))
+    path = tmp_path / "a.weights.h5"
+    model_files.save_model(network, path, convert.weights_note(shape, own))
+    loaded = load_pretrained(path)
+    assert dataclasses.replace(loaded.spec, network=network.name) == own.spec
+    given = np.random.default_rng(0).integers(0, 256, (2, 30, 28, 1), np.uint8)
+    np.testing.assert_allclose(loaded(given), own(given), atol=1e-5)
 
 
 # Where it comes from
