@@ -275,8 +275,8 @@ def _pretrain(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from keras_sslhsic.evaluation import PROTOCOLS, results
-    from keras_sslhsic.evaluation.compare import BUNDLED, compare, raw_pixels
+    from keras_sslhsic.evaluation import PROTOCOLS
+    from keras_sslhsic.evaluation.compare import BUNDLED, raw_pixels
     from keras_sslhsic.evaluation.loading import FOR_FEATURES
     from keras_sslhsic.evaluation.reporting import table
     from keras_sslhsic.evaluation.settings import checked, flags, layered
@@ -297,7 +297,12 @@ def _evaluate(options: argparse.Namespace) -> None:
             goes = "goes" if len(extra) == 1 else "go"
             raise ValueError(f"{flags(extra)} {goes} with one protocol: name one of {', '.join(PROTOCOLS)}.")
     if options.protocol is None:
-        print(evaluate.format_table(evaluate.evaluate_run(options.run_folder, verbose=True)))
+        rows = evaluate.evaluate_run(name, verbose=True)
+        if not rows:
+            raise ValueError(
+                f"The config of {display(name)} names no evaluation: name a protocol and --data."
+            )
+        print(evaluate.format_table(rows))
         return
     if options.protocol == "all":
         encoders = (
@@ -305,14 +310,10 @@ def _evaluate(options: argparse.Namespace) -> None:
             if options.run_folder
             else {name: _load(name), "raw pixels": raw_pixels}
         )
-        found = []
-        images = FOR_FEATURES.load("bundled")
-        for result in compare(
-            encoders, BUNDLED, images, data="bundled", seed=given.get("seed", 0), verbose=True
-        ):
-            results.append(out, result)
-            found.append(result)
-        print(table(found))
+        images, seed = FOR_FEATURES.load("bundled"), given.get("seed", 0)
+        print(
+            table(evaluate.measure(encoders, BUNDLED, images, out, data="bundled", seed=seed, verbose=True))
+        )
         return
     protocol = PROTOCOLS[options.protocol]
     data = options.data or _own_data(options)
@@ -330,8 +331,8 @@ def _evaluate(options: argparse.Namespace) -> None:
     protocol.arguments_of(settings)
     encoder = _load(name)
     splits = protocol.needs.load(data, channels=encoder.input_shape[-1], **where)
-    [result] = compare({name: encoder}, {protocol.name: settings}, splits, data=data, verbose=True)
-    results.append(out, result)
+    evals = {protocol.name: settings}
+    [result] = evaluate.measure({name: encoder}, evals, splits, out, data=data, verbose=True)
     low, high = (f"{100 * end:.1f}" for end in result.interval)
     print(f"{protocol.name} on {display(data)}: {result.metric} {100 * result.value:.1f} %", end=" ")
     print(f"(95 %: {low} to {high})")

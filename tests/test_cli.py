@@ -175,7 +175,7 @@ def settings_of(tmp_path, monkeypatch):
         assert cli.main(command) == 0
         return asked.pop()
 
-    monkeypatch.setattr("keras_sslhsic.evaluation.compare.compare", compare)
+    monkeypatch.setattr("keras_sslhsic.runs.evaluate.compare", compare)
     monkeypatch.setattr(cli, "_load", lambda name: SimpleNamespace(input_shape=(None, 28, 28, 1)))
     return read
 

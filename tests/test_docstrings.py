@@ -41,7 +41,7 @@ def names():
         "load_pretrained": keras_sslhsic.load_pretrained,
         "encoder": with_preprocessing(encoder, 0.286, 0.353),
         "model": model,
-        "dataset": keras_sslhsic.data.from_arrays(x, batch_size=100, epochs=2),
+        "dataset": keras_sslhsic.data.from_arrays(x, batch_size=100),
         "x": x,
         "y": y,
         "x_train": x,

@@ -65,10 +65,10 @@ def crop_then_resize(images: tf.Tensor, size: int = 224, share: float = 0.875) -
     return _bicubic(_central(images, tf.stack([side, side])), tf.constant([size, size]))
 
 
-def _central(images, size):
+def _central(images: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     offset = (tf.shape(images)[-3:-1] - size + 1) // 2
     return images[..., offset[0] : offset[0] + size[0], offset[1] : offset[1] + size[1], :]
 
 
-def _bicubic(images, size):
+def _bicubic(images: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(tf.image.resize(images, size, "bicubic"), 0.0, 255.0)

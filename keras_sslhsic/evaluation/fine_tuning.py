@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -188,10 +188,10 @@ def finetune(
             )
         images = images.part(stratified_subset(images.labels, fraction, seed))
 
-    def train_on(network, images, recipe):
+    def train_on(network: keras.Model, images: Any, recipe: FinetuneRecipe) -> _Run:
         return _train(network, images, recipe, num_classes, several, seed, verbose)
 
-    def score(fit, held):
+    def score(fit: Any, held: Any) -> tuple[Sequence[float], int]:
         values, number = [], 0
         for candidate in tqdm(candidates, desc="fine-tuning", unit="recipe", disable=not verbose):
             run = train_on(_copy(encoder), fit, candidate)
@@ -223,16 +223,12 @@ def finetune(
         num_train=len(images) if isinstance(images, Split) else None,
         recipe=_given(candidates, run.recipe.batch_size, held_out, test),
         details={
+            **{name: value for name, value in asdict(run.recipe).items() if name != "crop_area"},
+            "steps": run.steps,
+            "weight_decay_times_learning_rate": _decay_as_given(best),
             "fraction": fraction,
             "top5": None if several else metrics.top_k(scores, labels, 5),
             "batch_norm_momentum": run.momentum,
-            "steps": run.steps,
-            "batch_size": run.recipe.batch_size,
-            "head_learning_rate": run.recipe.head_learning_rate,
-            "encoder_learning_rate": run.recipe.encoder_learning_rate,
-            "weight_decay": run.recipe.weight_decay,
-            "weight_decay_times_learning_rate": _decay_as_given(best),
-            "epochs": best.epochs,
             "validation_value": chosen.value if chosen else None,
             "at_edge": chosen.at_edge if chosen else (),
         },
@@ -254,7 +250,7 @@ register(
 )(lambda encoder, splits, **arguments: finetune(encoder, **splits, **arguments))
 
 
-def _scaled(recipe, ran):
+def _scaled(recipe: FinetuneRecipe, ran: int) -> FinetuneRecipe:
     """The recipe with the batch that runs, and learning rates that follow it."""
     factor = ran / recipe.batch_size
     return replace(
@@ -265,7 +261,7 @@ def _scaled(recipe, ran):
     )
 
 
-def _settings(candidates):
+def _settings(candidates: Sequence[FinetuneRecipe]) -> dict[str, list[float]]:
     """What differs among candidates."""
     return {
         "learning_rate": [c.encoder_learning_rate for c in candidates],
@@ -274,12 +270,14 @@ def _settings(candidates):
     }
 
 
-def _decay_as_given(recipe):
+def _decay_as_given(recipe: FinetuneRecipe) -> float:
     """The weight decay as a step has it, times the learning rate; digits that the division cost are rounded off."""
     return float(f"{recipe.weight_decay * recipe.encoder_learning_rate:.12g}")
 
 
-def _given(candidates, batch_size, held_out, test):
+def _given(
+    candidates: Sequence[FinetuneRecipe], batch_size: int, held_out: int, test: Labelled
+) -> dict[str, Any]:
     given = [
         {**asdict(_scaled(c, batch_size)), "weight_decay_times_learning_rate": _decay_as_given(c)}
         for c in candidates
@@ -289,8 +287,7 @@ def _given(candidates, batch_size, held_out, test):
     return {**fixed, "momentum": 0.9, "nesterov": True, "held_out": held_out, **describe(test)}
 
 
-@dataclass(frozen=True)
-class _Run:
+class _Run(NamedTuple):
     """A finished training: what it made, and how it went."""
 
     classifier: keras.Model
@@ -300,13 +297,21 @@ class _Run:
     finite: bool
 
 
-def _train(network, train, recipe, num_classes, several, seed, verbose):
+def _train(
+    network: keras.Model,
+    train: Any,
+    recipe: FinetuneRecipe,
+    num_classes: int,
+    several: bool,
+    seed: int,
+    verbose: bool,
+) -> _Run:
     batches, batch_size, steps_per_epoch = stream(train, recipe.batch_size, seed, recipe.crop_area)
     check_images(batches.element_spec[0], shape_read(network))
     recipe = _scaled(recipe, batch_size)
-    steps = recipe.steps or recipe.epochs * steps_per_epoch
+    steps = recipe.steps or (recipe.epochs or 1) * steps_per_epoch
     momentum = batch_norm_momentum(steps_per_epoch)
-    layers = _batch_norm_layers(network)
+    layers = [x for x in network._flatten_layers() if isinstance(x, keras.layers.BatchNormalization)]
     before = [layer.momentum for layer in layers]
     for layer in layers:
         layer.momentum = momentum
@@ -330,18 +335,18 @@ def _train(network, train, recipe, num_classes, several, seed, verbose):
 class _Classifier(keras.Model):
     """Encoder and head. SGD is linear in the gradient: a factor on it is a learning rate of its own."""
 
-    def __init__(self, encoder, num_classes, recipe):
+    def __init__(self, encoder: keras.Model, num_classes: int, recipe: FinetuneRecipe) -> None:
         super().__init__(name="classifier")
         self.encoder = encoder
         compat.set_trainable(self.encoder, True)
         self.head = keras.layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32")
         self.recipe = recipe
 
-    def call(self, images, training=False):
+    def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
         features = self.encoder(images, training=training)
         return self.head(tf.reshape(features, [tf.shape(features)[0], -1]))
 
-    def train_step(self, data):
+    def train_step(self, data: tuple[tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
         images, labels = data
         with tf.GradientTape() as tape:
             loss = self.compute_loss(y=labels, y_pred=self(images, training=True))
@@ -350,12 +355,9 @@ class _Classifier(keras.Model):
         gradients = tape.gradient(loss, variables)
         in_head = {id(v) for v in self.head.trainable_variables}
 
-        def own(variable, gradient):
-            rate = (
-                self.recipe.head_learning_rate
-                if id(variable) in in_head
-                else self.recipe.encoder_learning_rate
-            )
+        def own(variable: keras.Variable, gradient: tf.Tensor) -> tf.Tensor:
+            of_head, of_encoder = self.recipe.head_learning_rate, self.recipe.encoder_learning_rate
+            rate = of_head if id(variable) in in_head else of_encoder
             if len(variable.shape) > 1:
                 gradient += self.recipe.weight_decay * tf.cast(variable, gradient.dtype)
             return rate * gradient / replicas
@@ -371,8 +373,3 @@ def _copy(encoder: keras.Model) -> keras.Model:
     twin = keras.models.clone_model(encoder)
     twin.set_weights(encoder.get_weights())
     return twin
-
-
-def _batch_norm_layers(network: keras.Model) -> list[keras.layers.BatchNormalization]:
-    layers = network._flatten_layers()
-    return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]

@@ -54,7 +54,7 @@ class Split:
     def __add__(self, other: "Split") -> "Split":
         """These images, and after them the others."""
 
-        def read(number):
+        def read(number: int) -> np.ndarray | None:
             return self.read(number) if number < len(self) else other.read(number - len(self))
 
         return dataclasses.replace(self, read=read, labels=np.concatenate([self.labels, other.labels]))
@@ -71,7 +71,7 @@ class Split:
             (images [B, *shape], labels [B] or [B, K]): uint8, or float32 in [0, 255] where they are resized.
         """
 
-        def example(_, number):
+        def example(_: int, number: int) -> tuple[np.ndarray, int] | None:
             pixels = self.read(number)
             return None if pixels is None else (self._test_crop(pixels), number)
 
@@ -96,7 +96,7 @@ class Split:
         """
         size = self.shape[0]
 
-        def example(epoch, number):
+        def example(epoch: int, number: int) -> tuple[np.ndarray, int] | None:
             rng = np.random.default_rng((seed, epoch, number))
             for row in (*range(number, len(self)), *range(number)):
                 if (pixels := self.read(row)) is not None:
@@ -117,17 +117,19 @@ class Split:
         examples = self._examples(numbers, example, shape, short_side)
         return examples.batch(batch_size, drop_remainder=True).prefetch(2)
 
-    def _test_crop(self, pixels):
+    def _test_crop(self, pixels: np.ndarray) -> np.ndarray:
         if self.short_side is None:
             return pixels
         with tf.device("CPU"):
             return resize_then_crop(pixels, self.shape[0], self.short_side).numpy()
 
-    def _examples(self, numbers, example, shape, short_side):
+    def _examples(
+        self, numbers: tf.data.Dataset, example: Callable, shape: tuple[int, ...], short_side: int | None
+    ) -> tf.data.Dataset:
         """The dataset of (image, label) that `example` makes of (epoch, number) as (image, number of the label)."""
         kind = np.uint8 if short_side is None else np.float32
 
-        def group(epochs, rows):
+        def group(epochs: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             found = [example(int(e), int(n)) for e, n in zip(epochs, rows, strict=True)]
             images, chosen = [[pair[i] for pair in found if pair is not None] for i in (0, 1)]
             for image in images:
@@ -137,7 +139,7 @@ class Split:
                     )
             return np.array(images, kind).reshape(-1, *shape), self.labels[np.array(chosen, int)]
 
-        def call(epochs, rows):
+        def call(epochs: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             images, labels = tf.numpy_function(
                 group, [epochs, rows], [kind, tf.as_dtype(self.labels.dtype)], stateful=False
             )

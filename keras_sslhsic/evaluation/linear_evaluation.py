@@ -20,9 +20,11 @@ from keras_sslhsic.evaluation.results import Result
 from keras_sslhsic.evaluation.streams import features_and_labels, problem, select, stream
 from keras_sslhsic.evaluation.sweep import (
     Candidate,
+    Choice,
     Recipe,
     WideClassifier,
     choose,
+    differing,
     grid,
     planned,
     scale_rates,
@@ -33,17 +35,27 @@ from keras_sslhsic.evaluation.sweep import (
 )
 
 # Features are standardised, so one grid serves every encoder.
-FAST_RECIPE = Recipe(epochs=30, batch_size=256)
-FAST_CANDIDATES = grid((0.001, 0.003, 0.01, 0.03, 0.1), (0.0, 3e-3, 3e-2))  # for its batch
-
+_FAST: dict[str, Any] = {
+    "epochs": (30,),
+    "batch_size": 256,
+    "learning_rates": (0.001, 0.003, 0.01, 0.03, 0.1),
+    "weight_decays": (0.0, 3e-3, 3e-2),
+}
+FAST_CANDIDATES = grid(_FAST["learning_rates"], _FAST["weight_decays"])  # for its batch
+_BASES, _DECAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6), (0.0, 1e-6, 1e-5, 1e-4)
+_PAPER: dict[str, Any] = {
+    "epochs": (90,),
+    "batch_size": 4096,
+    "learning_rates": tuple(base * 4096 / 256 for base in _BASES),
+    "weight_decays": _DECAYS,
+}
 PAPER_RECIPE = Recipe(epochs=90, batch_size=4096)
 RELEASED_RECIPE = Recipe(epochs=90, batch_size=4096, warmup_steps=100, nesterov=False)
 
 
 def default_candidates(batch_size: int) -> tuple[Candidate, ...]:
     """Learning rates of 0.05 to 1.6 x batch / 256, each with the weight decays 0, 1e-6, 1e-5 and 1e-4."""
-    rates = [base * batch_size / 256 for base in (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)]
-    return grid(rates, (0.0, 1e-6, 1e-5, 1e-4))
+    return grid([base * batch_size / 256 for base in _BASES], _DECAYS)
 
 
 def released(batch_size: int) -> tuple[Candidate]:
@@ -51,50 +63,27 @@ def released(batch_size: int) -> tuple[Candidate]:
     return (Candidate(0.5 * batch_size / 256),)
 
 
-def _settings(candidates: Sequence[Candidate]) -> dict[str, list[float]]:
-    """What differs among candidates, by name."""
-    return {
-        "learning_rate": [c.learning_rate for c in candidates],
-        "weight_decay": [c.weight_decay for c in candidates],
-    }
-
-
-def _plan_of(recipe: Recipe, candidates: Sequence[Candidate]) -> dict[str, Any]:
-    """The settings of a command that make this recipe and these candidates."""
-    found = _settings(candidates)
-    return {
-        "epochs": (recipe.epochs,),
-        "batch_size": recipe.batch_size,
-        "learning_rates": tuple(dict.fromkeys(found["learning_rate"])),
-        "weight_decays": tuple(dict.fromkeys(found["weight_decay"])),
-    }
-
-
-def _made(epochs, batch_size, learning_rates, weight_decays, **crops):
+def _made(epochs: tuple[int, ...], batch_size: int, **plan: Any) -> dict[str, Any]:
     """The arguments of `linear` that a plan makes."""
     if len(epochs) != 1:
         raise ValueError(
             f"A linear evaluation has one number of epochs, found {', '.join(map(str, epochs))}."
         )
-    recipe = replace(PAPER_RECIPE, epochs=epochs[0], batch_size=batch_size)
-    return {"candidates": grid(learning_rates, weight_decays), "recipe": recipe, **crops}
+    candidates = grid(plan.pop("learning_rates"), plan.pop("weight_decays"))
+    return {
+        "candidates": candidates,
+        "recipe": replace(PAPER_RECIPE, epochs=epochs[0], batch_size=batch_size),
+        **plan,
+    }
 
 
-def _made_of_features(**plan):
+def _made_of_features(**plan: Any) -> dict[str, Any]:
     made = _made(**plan)
     recipe = made.pop("recipe")
     return {**made, "epochs": recipe.epochs, "batch_size": recipe.batch_size}
 
 
-_PAPER_PLAN = _plan_of(PAPER_RECIPE, default_candidates(PAPER_RECIPE.batch_size))
-_FAST_PLAN = _plan_of(FAST_RECIPE, FAST_CANDIDATES)
-
-
-@register(
-    "linear_features",
-    training_settings(_FAST_PLAN),
-    arguments=partial(planned, _FAST_PLAN, _made_of_features),
-)
+@register("linear_features", training_settings(_FAST), arguments=partial(planned, _FAST, _made_of_features))
 def linear_features(
     train_features: np.ndarray,
     train_labels: np.ndarray,
@@ -102,8 +91,8 @@ def linear_features(
     test_labels: np.ndarray,
     *,
     candidates: Sequence[Candidate] | None = None,
-    epochs: int = FAST_RECIPE.epochs,
-    batch_size: int = FAST_RECIPE.batch_size,
+    epochs: int = 30,
+    batch_size: int = 256,
     validation: float = 0.1,
     seed: int = 0,
 ) -> Result:
@@ -144,14 +133,14 @@ def linear_features(
     train_features, test_features = standardise(train_features, test_features)
     num_classes = int(train_labels.max()) + 1
     recipe = Recipe(epochs, batch_size)
-    candidates = candidates or scale_rates(FAST_CANDIDATES, FAST_RECIPE.batch_size, batch_size)
+    candidates = candidates or scale_rates(FAST_CANDIDATES, _FAST["batch_size"], batch_size)
 
     best, chosen, held_out = candidates[0], None, np.empty(0, int)
     if len(candidates) > 1:
         fit, held_out = stratified_split(train_labels, validation, seed)
         sweep = _fit(train_features[fit], train_labels[fit], candidates, num_classes, recipe, seed)
         values = sweep.accuracies(train_features[held_out], train_labels[held_out])
-        chosen = choose(values, **_settings(candidates))
+        chosen = choose(values, **differing(candidates))
         best = candidates[chosen.index]
     classifier = _fit(train_features, train_labels, [best], num_classes, recipe, seed)
     ran = min(batch_size, len(train_labels))
@@ -211,51 +200,51 @@ def linear(
     """
     images, test, num_classes = problem(train, test, validation, num_classes)
     candidates = candidates or default_candidates(recipe.batch_size)
-    train_on = partial(
-        _train,
-        encoder,
-        num_classes=num_classes,
-        recipe=recipe,
-        crop_area=crop_area,
-        seed=seed,
-        verbose=verbose,
-    )
 
-    def score(fit, held):
+    def train_on(images: Any, candidates: Sequence[Candidate]) -> tuple[WideClassifier, int, int]:
+        return _train(encoder, images, candidates, num_classes, recipe, crop_area, seed, verbose)
+
+    def score(fit: Any, held: Any) -> tuple[np.ndarray, int]:
         sweep, _, _ = train_on(fit, candidates)
         features, labels = features_and_labels(encoder, held, "validation", verbose)
         return sweep.accuracies(features, labels), len(labels)
 
     best, chosen, images, held_out = select(
-        candidates, images, validation, seed, score, _settings(candidates)
+        candidates, images, validation, seed, score, differing(candidates)
     )
     classifier, ran, steps = train_on(images, [best])
     features, labels = features_and_labels(encoder, test, "test", verbose)
-    given = {
-        **_given(recipe, ran, candidates, held_out),
-        "steps": steps,
-        "crop_area": crop_area,
-        **describe(test),
-    }
+    given = _given(recipe, ran, candidates, held_out)
+    given |= {"steps": steps, "crop_area": crop_area, **describe(test)}
     result = _result(classifier, check_features(features), labels, best, chosen, recipe, ran, given, seed)
     return replace(result, protocol="linear", num_train=len(images) if isinstance(images, Split) else None)
 
 
 register(
     "linear",
-    training_settings(_PAPER_PLAN, "crops", "num_classes"),
+    training_settings(_PAPER, "crops", "num_classes"),
     on_features=False,
-    arguments=partial(planned, _PAPER_PLAN, _made),
+    arguments=partial(planned, _PAPER, _made),
 )(lambda encoder, splits, **arguments: linear(encoder, **splits, **arguments))
 
 
-def _given(recipe, ran, candidates, held_out):
+def _given(recipe: Recipe, ran: int, candidates: Sequence[Candidate], held_out: int) -> dict[str, Any]:
     """What was to be run, with the batch that was, and learning rates that follow it."""
     candidates = scale_rates(candidates, recipe.batch_size, ran)
-    return {**asdict(recipe), "batch_size": ran, **tried(**_settings(candidates)), "held_out": held_out}
+    return {**asdict(recipe), "batch_size": ran, **tried(**differing(candidates)), "held_out": held_out}
 
 
-def _result(classifier, features, labels, best, chosen, recipe, ran, given, seed):
+def _result(
+    classifier: WideClassifier,
+    features: np.ndarray,
+    labels: np.ndarray,
+    best: Candidate,
+    chosen: Choice | None,
+    recipe: Recipe,
+    ran: int,
+    given: dict[str, Any],
+    seed: int,
+) -> Result:
     """The result of the classifier of the chosen candidate alone, on the test split."""
     warn_of_batch(recipe.batch_size, ran)
     scores = classifier.logits(tf.constant(features))[:, 0].numpy()
@@ -290,7 +279,14 @@ def standardise(train: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
     return [((x - mean) * scale).astype(np.float32) for x in (train, *others)]
 
 
-def _fit(features, labels, candidates, num_classes, recipe, seed):
+def _fit(
+    features: np.ndarray,
+    labels: np.ndarray,
+    candidates: Sequence[Candidate],
+    num_classes: int,
+    recipe: Recipe,
+    seed: int,
+) -> WideClassifier:
     ran = min(recipe.batch_size, len(labels))
     candidates = scale_rates(candidates, recipe.batch_size, ran)
     classifier = WideClassifier(features.shape[1], num_classes, candidates)
@@ -298,7 +294,16 @@ def _fit(features, labels, candidates, num_classes, recipe, seed):
     return classifier
 
 
-def _train(encoder, train, candidates, *, num_classes, recipe, crop_area, seed, verbose):
+def _train(
+    encoder: AnyEncoder,
+    train: Any,
+    candidates: Sequence[Candidate],
+    num_classes: int,
+    recipe: Recipe,
+    crop_area: tuple[float, float] | None,
+    seed: int,
+    verbose: bool,
+) -> tuple[WideClassifier, int, int]:
     """The classifier of all candidates, the batch that was run, and the number of steps."""
     batches, batch_size, steps_per_epoch = stream(train, recipe.batch_size, seed, crop_area)
     check_images(batches.element_spec[0], shape_read(encoder))
@@ -318,7 +323,7 @@ def _train(encoder, train, candidates, *, num_classes, recipe, crop_area, seed, 
     classifier: Any = None
 
     @tf.function
-    def step(features, labels, number):
+    def step(features: tf.Tensor, labels: tf.Tensor, number: tf.Tensor) -> None:
         classifier.step(features, labels, schedule(number, steps, recipe.warmup_steps), recipe)
 
     remaining = iter(batches)

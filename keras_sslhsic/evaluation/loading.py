@@ -145,7 +145,7 @@ def of_folder(
         raise ValueError(f"{path} has no two sub-folders of images to take classes from.")
     broken = BrokenFiles(len(files), "skip", max_broken, "broken_images.log")
 
-    def read(number):
+    def read(number: int) -> np.ndarray | None:
         try:
             return decode.decode(Path(files[number]).read_bytes(), channels)
         except (OSError, decode.DecodeError) as error:
@@ -203,7 +203,7 @@ def of_tfds(
     else:
         labels = np.array([own[0] for own in classes], np.int64)
 
-    def read(number):
+    def read(number: int) -> np.ndarray:
         file, start, length = places[number]
         with epath.Path(file).open("rb") as stream:
             stream.seek(start)
@@ -217,7 +217,7 @@ def of_tfds(
     return Split(read, labels, (size, size, channels), short_side, names)
 
 
-def _scan(instruction, label_key):
+def _scan(instruction: Any, label_key: str) -> list[tuple[tuple[str, int, int], list[int]]]:
     """(file, start, length) and the classes of each record of a part of a TFRecord file.
 
     A record is its length (8 bytes), a checksum (4), its bytes, a checksum (4).

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -129,7 +130,7 @@ register(
 )(lambda x, y, xt, yt, **arguments: logistic_regression((x, y), (xt, yt), **arguments))
 
 
-def _check(split, name, metric):
+def _check(split: Any, name: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
     features, labels = check_features(split[0], f"{name} features"), split[1]
     if metric != "map11":
         return features, check_labels(labels, len(features), f"{name} labels")
@@ -144,7 +145,7 @@ def _check(split, name, metric):
     return features, labels
 
 
-def _model(metric, max_iter):
+def _model(metric: str, max_iter: int) -> Any:
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
 
@@ -152,7 +153,7 @@ def _model(metric, max_iter):
     return OneVsRestClassifier(model) if metric == "map11" else model
 
 
-def _fit(model, l2, features, labels):
+def _fit(model: Any, l2: float, features: np.ndarray, labels: np.ndarray) -> None:
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
@@ -165,7 +166,7 @@ def _fit(model, l2, features, labels):
         model.fit(features, labels.astype(int))
 
 
-def _scores(model, features):
+def _scores(model: Any, features: np.ndarray) -> np.ndarray:
     """Scores [N, C], one column for every class number up to the largest known."""
     from sklearn.linear_model import LogisticRegression
 

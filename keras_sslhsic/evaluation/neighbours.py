@@ -97,11 +97,13 @@ def knn(
     )
 
 
-def _normalise(features):
+def _normalise(features: np.ndarray) -> np.ndarray:
     return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
 
 
-def _nearest(queries, bank, k, offset):
+def _nearest(
+    queries: np.ndarray, bank: np.ndarray, k: int, offset: int | None
+) -> tuple[np.ndarray, np.ndarray]:
     """The k highest similarities [Q, k] of each query and their places in the bank, block after block.
 
     `offset` is the place of the first query in the bank; given, no query finds itself.

@@ -82,24 +82,11 @@ class KNNProbe(Evaluate):
     Args:
         train: (images uint8 [N, H, W, C], labels int [N]), the neighbours.
         test: the same, to classify.
-        k: number of neighbours; None as in `evaluation.knn`.
-        temperature: of the vote.
-        every: number of epochs from one measurement to the next.
-        batch_size: images a step.
+        **settings: `every`, and `k`, `temperature` and `batch_size` of the protocol.
     """
 
-    def __init__(
-        self,
-        train: Arrays,
-        test: Arrays,
-        *,
-        k: int | None = None,
-        temperature: float = 0.07,
-        every: int = 1,
-        batch_size: int = ENCODING_BATCH,
-    ):
-        splits: dict[str, Labelled] = {"train": train, "test": test}
-        super().__init__("knn", splits, every=every, encoding_batch=batch_size, k=k, temperature=temperature)
+    def __init__(self, train: Arrays, test: Arrays, **settings: Any):
+        super().__init__("knn", {"train": train, "test": test}, **settings)
 
 
 class LinearProbe(Evaluate):
@@ -110,7 +97,7 @@ class LinearProbe(Evaluate):
         test: the same, to measure on.
         epochs: passes over the features; fewer than in the final evaluation, since this is for watching.
         every: number of epochs from one measurement to the next.
-        batch_size: images a step.
+        batch_size: images that the encoder sees at once.
     """
 
     def __init__(
@@ -122,8 +109,8 @@ class LinearProbe(Evaluate):
         every: int = 1,
         batch_size: int = ENCODING_BATCH,
     ):
-        splits: dict[str, Labelled] = {"train": train, "test": test}
         recipe = {"epochs": epochs, "learning_rates": (0.01, 0.03), "weight_decays": 0.0}
+        splits: dict[str, Labelled] = {"train": train, "test": test}
         super().__init__(
             "linear_features", splits, every=every, name="linear", encoding_batch=batch_size, **recipe
         )

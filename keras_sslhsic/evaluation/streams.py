@@ -80,7 +80,7 @@ def stream(
         return batches.prefetch(2), size, steps
     area = crop_area
 
-    def augment(step, batch):
+    def augment(step: tf.Tensor, batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
         step_seed = tf.stack([tf.constant(seed, tf.int32), tf.cast(step, tf.int32)])
         return random_crop_and_flip(batch[0], spec.shape[1], step_seed, area), batch[1]
 
@@ -91,13 +91,7 @@ def stream(
 def problem(
     train: Labelled, test: Labelled, validation: Labelled | int | None, num_classes: int | None
 ) -> tuple[Any, Any, int]:
-    """What a classifier is trained and measured on, checked: training images, test images and the number of classes.
-
-    Args:
-        train: training images.
-        test: test images.
-        validation: a labelled set of its own, or how many training images are held out.
-        num_classes: needed for a dataset of training batches.
+    """Training images, test images and the number of classes, checked.
 
     Raises:
         ValueError: if labels are unusable, the splits name other classes, or the number of classes is not known.
@@ -121,7 +115,7 @@ def select(
     train: Split | tf.data.Dataset,
     validation: Labelled | int | None,
     seed: int,
-    score: Callable[[Any, Any], tuple[Sequence[float], int]],
+    score: Callable[[Any, Any], tuple[Sequence[float] | np.ndarray, int]],
     settings: Mapping[str, Sequence[float]],
 ) -> tuple[Any, Choice | None, Any, int]:
     """The best of several candidates by what they reach on held-out images; one alone is taken as it is.
@@ -129,7 +123,7 @@ def select(
     Args:
         candidates: at least one.
         train: training images.
-        validation: images to hold out of them, the same share of each class; None: 10,000, but at most a fifth. Or a set of
+        validation: how many to hold out of them, the same share of each class; None: 10,000, but at most a fifth. Or a set of
             its own.
         seed: of the hold-out.
         score: (images to train on, images held out) -> a score a candidate, and the number of images held out.
@@ -137,10 +131,6 @@ def select(
 
     Returns:
         The best, the choice (None of one alone), the images to train it on, and the number that was held out.
-
-    Raises:
-        ValueError: if there are too few images, a dataset comes without a validation set of its own, or all candidates
-            diverged.
     """
     several = len(candidates) > 1
     if not (validation is None or isinstance(validation, int)):
@@ -162,7 +152,7 @@ def select(
     return candidates[chosen.index], chosen, train, number
 
 
-def _both(train, held):
+def _both(train: Any, held: Any) -> Any:
     if isinstance(train, Split) and isinstance(held, Split):
         if train.labels.ndim == 1:
             check_classes(train.labels, held.labels, ("train", "validation"))
@@ -172,7 +162,7 @@ def _both(train, held):
     raise ValueError("Training and validation images must both be arrays, or both be datasets of batches.")
 
 
-def _mixed(train, validation):
+def _mixed(train: tf.data.Dataset, validation: tf.data.Dataset) -> tf.data.Dataset:
     """The batches of both datasets, in a random order, another in every epoch."""
     sizes = [int(part.cardinality()) for part in (train, validation)]
     mixed = tf.data.Dataset.sample_from_datasets(

@@ -4,7 +4,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -86,7 +86,7 @@ class Choice:
     at_edge: tuple[str, ...]
 
 
-def choose(values: Sequence[float], **settings: Sequence[float]) -> Choice:
+def choose(values: Sequence[float] | np.ndarray, **settings: Sequence[float]) -> Choice:
     """The best of several candidates, with a warning if it lies at the edge of the sweep.
 
     Args:
@@ -117,6 +117,12 @@ def choose(values: Sequence[float], **settings: Sequence[float]) -> Choice:
                 stacklevel=3,
             )
     return Choice(best, float(values[best]), tuple(at_edge))
+
+
+def differing(candidates: Sequence[Candidate]) -> dict[str, list[float]]:
+    """What differs among candidates, by name."""
+    names = [field.name for field in fields(Candidate)]
+    return {name: [getattr(candidate, name) for candidate in candidates] for name in names}
 
 
 def tried(**settings: Sequence[float]) -> dict[str, Any]:
@@ -269,7 +275,7 @@ class WideClassifier(tf.Module):
         features, labels = tf.constant(features), tf.constant(labels)
 
         @tf.function
-        def epoch(number):
+        def epoch(number: tf.Tensor) -> None:
             order = tf.random.experimental.stateless_shuffle(tf.range(len(labels)), seed=[seed, number])
             for i in tf.range(steps):
                 rows = order[i * recipe.batch_size : (i + 1) * recipe.batch_size]

@@ -268,7 +268,7 @@ def transfer_finetune(
     return _on(splits, result, "transfer_finetune")
 
 
-def _set_of(splits):
+def _set_of(splits: Mapping[str, Labelled]) -> TransferSet:
     if not isinstance(splits, TransferSplits):
         raise ValueError(
             f"Transfer is measured on one of {', '.join(SETS)}, found images of another set: load them by `load`, or say by "
@@ -277,7 +277,7 @@ def _set_of(splits):
     return splits.set
 
 
-def _on(splits, result, protocol):
+def _on(splits: TransferSplits, result: Result, protocol: str) -> Result:
     recipe = {**result.recipe, **describe(splits["test"])}
     details = {**result.details, "dataset": splits.name}
     return replace(result, protocol=protocol, recipe=recipe, details=details)

@@ -13,8 +13,9 @@ from tabulate import tabulate
 
 from keras_sslhsic import checks, views
 from keras_sslhsic.data.sources import bundled_splits
-from keras_sslhsic.evaluation import PROTOCOLS, results
+from keras_sslhsic.evaluation import PROTOCOLS, Result, results
 from keras_sslhsic.evaluation.compare import compare, raw_pixels
+from keras_sslhsic.evaluation.extraction import AnyEncoder
 from keras_sslhsic.evaluation.images import Labelled
 from keras_sslhsic.evaluation.probes import Evaluate
 from keras_sslhsic.evaluation.settings import checked
@@ -132,22 +133,40 @@ def evaluate_run(
     if groups is None:
         with folder.described_by(workdir):
             groups = groups_of(folder.load_config(workdir))
-    file = workdir / folder.RESULTS
-    try:
-        known = results.read(file)
-    except FileNotFoundError:  # or no whole line: a run was killed while it wrote the first
-        known = []
     found: dict[str, dict[str, Any]] = {}
     labels: dict[str, str] = {}
     for group in groups:
-        for result in compare(encoders, group.evals, group.splits, data=group.data, verbose=verbose):
-            # A run that was killed after this, and went on, has them already.
-            if not any(results.same(result, other) for other in known):
-                results.append(file, result)
+        file = workdir / folder.RESULTS
+        for result in measure(encoders, group.evals, group.splits, file, data=group.data, verbose=verbose):
             name = "pretrained" if result.encoder == str(workdir) else result.encoder
             found.setdefault(name, {})[result.label] = result.value
             labels[result.label] = "-"
     return [{"features": name, **labels, **values} for name, values in found.items()]
+
+
+def measure(
+    encoders: Mapping[str, AnyEncoder],
+    evals: Mapping[str, Mapping[str, Any]],
+    splits: Mapping[str, Labelled],
+    file: str | os.PathLike,
+    **options: Any,
+) -> list[Result]:
+    """The results of `compare`, which takes the options, each added to a file as it is ready, but if the file has it.
+
+    Raises:
+        ValueError: if the file holds something else than results; as `compare`.
+    """
+    try:
+        known = results.read(file)
+    except FileNotFoundError:  # or no whole line: a run was killed while it wrote the first
+        known = []
+    found = []
+    for result in compare(encoders, evals, splits, **options):
+        # A run that was killed after this, and went on, has it already.
+        if not any(results.same(result, other) for other in known):
+            results.append(file, result)
+        found.append(result)
+    return found
 
 
 def encoders_of(workdir: str | os.PathLike) -> dict[str, Any]:

@@ -75,6 +75,10 @@ def test_records_of_earlier_versions_are_results(tmp_path):
     assert (old.recipe, old.top5, old.epochs, old.seed) == (OLD["recipe"], 0.9695, 30, 0)
     assert (older.data, older.recipe, older.encoder, older.time) == ("bundled", {"k": 20}, "?", "")
     assert OLD.items() <= old.to_dict().items()
+    # The table of the bundled images was of standardised features, which its lines did not say.
+    bundled = Result.from_dict({**OLD, "protocol": "logistic", "recipe": {"max_iter": 100}})
+    other = Result.from_dict({**OLD, "protocol": "logistic", "recipe": {"max_iter": 1000}})
+    assert bundled.recipe["standardised"] is True and "standardised" not in other.recipe
     with pytest.raises(ValueError, match="has a protocol, a value"):
         Result.from_dict({"protocol": "knn"})
 
