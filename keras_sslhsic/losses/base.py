@@ -1,6 +1,7 @@
 """What a loss is to the trainer, and what the losses share."""
 
 import inspect
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -34,13 +35,13 @@ class Objective(keras.losses.Loss):
         needs_target: whether it compares with a target network; None where it takes both.
         needs_predictor: whether the online network has to end in a predictor; None where it takes both.
         latest: names among its terms that are shown as they are at a step, not as means over the epoch.
-        built: whether `build` was called.
+        owner: the trainer that it keeps its state for.
     """
 
     needs_target: bool | None = False
     needs_predictor: bool | None = False
     latest: Sequence[str] = ()
-    built = False
+    owner: "weakref.ref[keras.Model] | None" = None
 
     def terms(self, hiddens: Hiddens, seed: tf.Tensor) -> dict[str, tf.Tensor]:
         """The loss of a training step, and whatever else is worth a line in the logs.
@@ -65,6 +66,21 @@ class Objective(keras.losses.Loss):
         Args:
             size: Q of the hiddens.
         """
+
+    def build_for(self, trainer: keras.Model, size: int) -> None:
+        """`build`, once and for one trainer.
+
+        Raises:
+            ValueError: if the loss keeps the state of another trainer.
+        """
+        if self.owner is None:
+            self.build(size)
+        elif self.owner() is not trainer and self.variables:
+            raise ValueError(
+                f"This {type(self).__name__} keeps the state of another model, which was compiled with it: give each model a "
+                "loss of its own."
+            )
+        self.owner = weakref.ref(trainer)
 
     def update(self, hiddens: Hiddens) -> dict[str, tf.Tensor]:
         """One step of the loss's own state, after that of the optimizer; returns float32 scalars for the logs."""

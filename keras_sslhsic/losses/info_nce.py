@@ -63,7 +63,7 @@ class InfoNCELoss(Objective):
         """Returns the arguments of `__init__`."""
         return {**super().get_config(), "temperature": self.temperature}
 
-    def _loss(self, rows, labels):
+    def _loss(self, rows: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         every, every_label = replicas.all_gather(rows), replicas.all_gather(labels)
         logits = tf.matmul(rows, every, transpose_b=True) / self.temperature
         same = labels[:, None] == every_label

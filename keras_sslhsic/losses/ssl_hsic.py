@@ -252,7 +252,7 @@ class SSLHSICLoss(Objective):
             "seed": self.seed,
         }
 
-    def _features_with_labels(self, z, labels, kernel):
+    def _features_with_labels(self, z: tf.Tensor, labels: tf.Tensor, kernel: kernels.Kernel) -> tf.Tensor:
         if isinstance(kernel, kernels.Linear):
             r, r2, *third = z, z
         else:
@@ -264,23 +264,25 @@ class SSLHSICLoss(Objective):
         zy = hsic_zy_features(third[0] if third else r, labels=labels, **self._zy_options())
         return objective(zy, hsic_zz_features(r, r2, ddof=self._ddof()), self.gamma)[0]
 
-    def _exact(self, z, labels, kernel):
+    def _exact(
+        self, z: tf.Tensor, labels: tf.Tensor | None, kernel: kernels.Kernel
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         return ssl_hsic(z, kernel, self.gamma, labels=labels, ddof=self._ddof(), **self._zy_options())
 
-    def _constant_kernel(self):
+    def _constant_kernel(self) -> kernels.Kernel:
         return self.kernel.with_scale(tf.stop_gradient(self.kernel_scale))
 
-    def _zy_options(self):
+    def _zy_options(self) -> dict[str, Any]:
         return {
             "unbiased": self.estimator == "unbiased",
             "dataset_size": self.dataset_size,
             "constant": self.convention == "paper",
         }
 
-    def _ddof(self):
+    def _ddof(self) -> int:
         return 1 if self.convention == "paper" else 0
 
-    def _named(self, terms, views):
+    def _named(self, terms: tuple[tf.Tensor, tf.Tensor, tf.Tensor], views: int) -> dict[str, tf.Tensor]:
         loss, zy, zz = terms
         independent = 0.0
         if self.convention == "released":

@@ -39,7 +39,8 @@ class Method(Trainer):
         projection_dim: Q, the size of the outputs that the loss sees.
         target: whether to train with a target network; None as the loss needs it.
         views: as in `Trainer`.
-        num_classes: as in `Trainer`.
+        num_classes: classes of the online linear classifier, which is trained on stopped gradients when batches hold
+            labels, for watching only. None: no classifier.
         batch_norm_output: normalise the outputs of projector and predictor over the batch.
         weight_ema: decay of the evaluation weights' moving average, in [0, 1); None keeps none.
             `callbacks.WeightEMA` sets it too.
@@ -72,7 +73,7 @@ class Method(Trainer):
         checks.flag("target", target, optional=True)
         checks.flag("predictor", predictor, optional=True)
         checks.flag("batch_norm_output", batch_norm_output)
-        super().__init__(encoder, views=views, num_classes=num_classes, seed=seed, **kwargs)
+        super().__init__(encoder, views, seed, **kwargs)
         self.projector_hidden = projector_hidden
         self.projection_dim = projection_dim
         self.batch_norm_output = batch_norm_output
@@ -85,6 +86,8 @@ class Method(Trainer):
         }
         self.projector = heads.projector(encoder.output_shape[-1], **head)
         self.predictor = heads.predictor(projection_dim, **head) if predicts else None
+        # Made in this order, a seed gives the first weights that it always gave.
+        self.add_classifier(num_classes)
         self.target_encoder: Any = None
         self.target_projector: Any = None
         if self.target:

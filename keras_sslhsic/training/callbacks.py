@@ -1,6 +1,8 @@
 """Callbacks that belong to training: the target's schedule, evaluation weights, faults and collapse."""
 
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 
@@ -26,15 +28,15 @@ class TargetEMA(keras.callbacks.Callback):
         self.base = base
         self.total_steps = total_steps
 
-    def set_params(self, params):
+    def set_params(self, params: dict[str, Any]) -> None:
         super().set_params(params)
         self._set_schedule()
 
-    def set_model(self, model):
+    def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         self._set_schedule()
 
-    def _set_schedule(self):
+    def _set_schedule(self) -> None:
         # Keras hands over the model and the parameters in an order of its own, both before the step is traced.
         if self.model is None or not self.params:
             return
@@ -73,7 +75,7 @@ class WeightEMA(keras.callbacks.Callback):
             raise ValueError(f"decay must be in [0, 1), found {decay}.")
         self.decay = decay
 
-    def set_model(self, model):
+    def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         if model.weight_ema != self.decay:
             with model.distribute_strategy.scope():
@@ -92,23 +94,23 @@ class StopOnFault(keras.callbacks.Callback):
         ValueError: for labels.
     """
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         # A fault that ended an earlier `fit` is not one of this.
         self.model.first_faults.assign([-1, -1])
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._next_look = 0
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         # With several steps in one execution, this is called for the last of them alone.
         if batch >= self._next_look:
             self._next_look = batch + _CHECK_EVERY
             self._check()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._check()
 
-    def _check(self):
+    def _check(self) -> None:
         loss_step, label_step = (int(step) for step in self.model.first_faults.numpy())
         if loss_step >= 0:
             raise FloatingPointError(
@@ -148,22 +150,23 @@ class WatchCollapse(keras.callbacks.Callback):
         self.stop = stop
         self.threshold = threshold
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._warned = False
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self._steps, self._looked_at, self._sums = 0, 0, {}
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._steps, self._looked_at = 0, 0
+        self._sums: dict[str, float] = {}
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._steps = batch + 1
         if self._steps - self._looked_at >= _CHECK_EVERY:
-            self._look(logs)
+            self._look(logs or {})
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._steps > self._looked_at:
-            self._look(logs)
+            self._look(logs or {})
 
-    def _look(self, logs):
+    def _look(self, logs: Mapping[str, float]) -> None:
         # The logs hold means since the beginning of the epoch, but for what is shown as it is.
         latest = (*self.model.latest, *self.model.objective.latest)
         sums = {name: float(value) * self._steps for name, value in logs.items() if name not in latest}
@@ -175,7 +178,7 @@ class WatchCollapse(keras.callbacks.Callback):
         if recent["feature_std"] < self.threshold and not self._warned:
             self._report(recent)
 
-    def _report(self, recent):
+    def _report(self, recent: Mapping[str, float]) -> None:
         advice = self.model.objective.advice_on_collapse(recent)
         if advice is None:
             return

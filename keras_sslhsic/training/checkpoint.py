@@ -62,7 +62,7 @@ class Checkpoint(keras.callbacks.Callback):
         self.num_images: int | None = None
         self._damaged: set[Path] = set()  # files that were warned of
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if np.isfinite(float((logs or {}).get("loss", 0.0))):  # else the last good checkpoint stays the last
             self.save(self.model, epoch + 1)
 
@@ -124,7 +124,7 @@ class Checkpoint(keras.callbacks.Callback):
             )
         return epoch
 
-    def _restore_newest(self, model) -> int:
+    def _restore_newest(self, model: keras.Model) -> int:
         self.num_images = None
         newest = self._newest()
         if newest is None:

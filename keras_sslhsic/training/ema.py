@@ -1,6 +1,7 @@
 """Exponential moving averages of one network's variables in another, inside the training step."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -14,7 +15,7 @@ def copy_of(network: keras.Model, name: str) -> keras.Model:
     return twin
 
 
-def update(averages: Sequence, values: Sequence, decay) -> None:
+def update(averages: Sequence[keras.Variable], values: Sequence[keras.Variable], decay: Any) -> None:
     """Sets average = decay * average + (1 - decay) * value, for each pair of variables.
 
     Args:
@@ -24,10 +25,10 @@ def update(averages: Sequence, values: Sequence, decay) -> None:
     """
     averages, values = [v.value for v in averages], [v.value for v in values]
 
-    def blend(average, value, decay):
+    def blend(average: tf.Variable, value: tf.Tensor, decay: tf.Tensor) -> None:
         average.assign_add(tf.cast(1.0 - decay, average.dtype) * (tf.cast(value, average.dtype) - average))
 
-    def on_all_replicas(distribution, averages, values, decay):
+    def on_all_replicas(distribution: Any, averages: Any, values: Any, decay: tf.Tensor) -> None:
         for average, value in zip(averages, values, strict=True):
             distribution.extended.update(average, blend, args=(value, decay), group=False)
 
@@ -37,13 +38,13 @@ def update(averages: Sequence, values: Sequence, decay) -> None:
     )
 
 
-def parameters(network: keras.Model) -> list:
+def parameters(network: keras.Model) -> list[keras.Variable]:
     """Weights that gradients train; the frozen ones of a target count as well."""
     moving = {id(v) for v in statistics(network)}
     return [v for v in network.weights if id(v) not in moving]
 
 
-def statistics(network: keras.Model) -> list:
+def statistics(network: keras.Model) -> list[keras.Variable]:
     """Moving statistics of the BatchNorm layers."""
     return [
         v

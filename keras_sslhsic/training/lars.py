@@ -1,10 +1,13 @@
 """LARS, the optimizer of the paper (You, Gitman, Ginsburg 2017; SSL-HSIC section 4.1)."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import tensorflow as tf
 
 
-def is_adapted(variable) -> bool:
+def is_adapted(variable: keras.Variable | tf.Variable) -> bool:
     """Whether a variable is under weight decay and layer-wise adaptation: everything but biases and BatchNorm."""
     return len(variable.shape) > 1
 
@@ -41,12 +44,12 @@ class LARS(keras.optimizers.Optimizer):
 
     def __init__(
         self,
-        learning_rate=0.4,
+        learning_rate: Any = 0.4,
         momentum: float = 0.9,
         weight_decay: float = 1e-6,
         eta: float = 1e-3,
         name: str = "lars",
-        **kwargs,
+        **kwargs: Any,
     ):
         if isinstance(learning_rate, (int, float)) and learning_rate < 0.0:
             raise ValueError(f"learning_rate must be >= 0, got {learning_rate}.")
@@ -62,13 +65,13 @@ class LARS(keras.optimizers.Optimizer):
         self.coupled_weight_decay = weight_decay
         self.eta = eta
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
         self.momenta = [self.add_variable_from_reference(v, name="momentum") for v in variables]
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor) -> None:
         momentum = self.momenta[self._get_variable_index(variable)]
         update = tf.cast(gradient, variable.dtype)
         if is_adapted(variable):
@@ -80,7 +83,7 @@ class LARS(keras.optimizers.Optimizer):
         self.assign(momentum, new_momentum)
         self.assign_sub(variable, tf.cast(learning_rate, variable.dtype) * new_momentum)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         config.update(momentum=self.momentum, weight_decay=self.coupled_weight_decay, eta=self.eta)
         return config

@@ -70,7 +70,9 @@ def checkpoint_values(
     return seeds | kept
 
 
-def _named(values, model, names):
+def _named(
+    values: Mapping[str, np.ndarray], model: keras.Model, names: Mapping[int, str]
+) -> dict[str, np.ndarray]:
     """Format 1 has model/0003/any_name: the places of variables in the lists of then."""
     parts = (
         "encoder",

@@ -1,6 +1,7 @@
 """Schedules: pure functions of the training step."""
 
 import math
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -64,17 +65,17 @@ class TargetDecay:
         self.base = float(base)
         self.total_steps = None if total_steps is None else int(total_steps)
 
-    def __call__(self, step):
+    def __call__(self, step: Any) -> tf.Tensor:
         if self.total_steps is None:
             return tf.constant(self.base, tf.float32)
         progress = tf.clip_by_value(tf.cast(step, tf.float32) / self.total_steps, 0.0, 1.0)
         return 1.0 - (1.0 - self.base) * 0.5 * (tf.cos(math.pi * progress) + 1.0)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"base": self.base, "total_steps": self.total_steps}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> "TargetDecay":
         return cls(**config)
 
 

@@ -66,13 +66,13 @@ def assign(state: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> None:
         state[name].assign(value)
 
 
-def _of_objective(model) -> dict[str, keras.Variable]:
+def _of_objective(model: keras.Model) -> dict[str, keras.Variable]:
     objective = getattr(model, "objective", None)
     held = [] if objective is None else objective.variables
     return dict(zip(_unique(v.name for v in held), held, strict=True))
 
 
-def _model_names(model) -> dict[int, str]:
+def _model_names(model: keras.Model) -> dict[int, str]:
     """{id of a variable: its name} of a model's variables, by the attribute that holds their network."""
     named: dict[int, str] = {}
     for attribute, network in vars(model).items():

@@ -65,7 +65,7 @@ def _has_tpu() -> bool:
     return named or bool(tf.config.list_physical_devices("TPU"))
 
 
-def _tpu(address):
+def _tpu(address: str | None) -> tf.distribute.Strategy:
     address = address or os.environ.get("TPU_NAME") or os.environ.get("COLAB_TPU_ADDR") or "local"
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
@@ -79,7 +79,7 @@ def _tpu(address):
         ) from error
 
 
-def _mirrored():
+def _mirrored() -> tf.distribute.Strategy:
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         raise RuntimeError(
@@ -89,7 +89,7 @@ def _mirrored():
     return tf.distribute.MirroredStrategy()
 
 
-def _workers():
+def _workers() -> tf.distribute.Strategy:
     config = os.environ.get("TF_CONFIG")
     if not config or "cluster" not in json.loads(config):
         raise RuntimeError(
@@ -105,7 +105,7 @@ def _workers():
     return workers
 
 
-def _logical_cpus(count):
+def _logical_cpus(count: int) -> tf.distribute.Strategy:
     if count == 1:
         return tf.distribute.get_strategy()
     cpu = tf.config.list_physical_devices("CPU")[0]

@@ -37,8 +37,6 @@ class Trainer(EncodingModel):
         encoder: keras.Model from normalised float images [B, S, S, C] to features [B, F].
         views: "byol", "simclr", a `views.ViewPolicy` or its config; None takes the given views as they are and only
             normalises them.
-        num_classes: classes of the online linear classifier, which is trained on stopped gradients when batches hold
-            labels, for watching only. None: no classifier.
         seed: any integer.
 
     Raises:
@@ -51,22 +49,13 @@ class Trainer(EncodingModel):
     predictor: Any = None  # what the online network ends in
     latest: Sequence[str] = ("learning_rate",)  # metrics that are shown as they are at a step
 
-    def __init__(
-        self,
-        encoder: keras.Model,
-        views: Any = "byol",
-        num_classes: int | None = None,
-        seed: int = 0,
-        **kwargs: Any,
-    ):
-        checks.integer("num_classes", num_classes, 2, optional=True)
+    num_classes: int | None = None
+    classifier: Any = None
+
+    def __init__(self, encoder: keras.Model, views: Any = "byol", seed: int = 0, **kwargs: Any):
         checks.integer("seed", seed, -(2**31))
         super().__init__(encoder, views, **kwargs)
-        self.num_classes = num_classes
         self.seed = seed
-        self.classifier: Any = num_classes and classifier.linear_classifier(
-            encoder.output_shape[-1], num_classes
-        )
         counter = {"dtype": "int64", "trainable": False, "aggregation": "only_first_replica"}
         self.step = self.add_weight(shape=(), initializer="zeros", name="step", **counter)
         # First step with a loss that is not finite, first step with a label outside of the classes; -1 for none.
@@ -76,6 +65,13 @@ class Trainer(EncodingModel):
         self._monitor = Monitor()
         self._spec: Any = None  # of the batches that the training function was traced for
         self.built = True
+
+    def add_classifier(self, num_classes: int | None) -> None:
+        """Adds the online linear classifier, which is trained where batches hold labels; None adds none."""
+        checks.integer("num_classes", num_classes, 2, optional=True)
+        if num_classes is not None:
+            self.num_classes = num_classes
+            self.classifier = classifier.linear_classifier(self.encoder.output_shape[-1], num_classes)
 
     # What a method defines --------------------------------------------------------------------------------------
 
@@ -136,9 +132,7 @@ class Trainer(EncodingModel):
             )
         self._check_needs(loss)
         with self.distribute_strategy.scope():
-            if not loss.built:
-                loss.build(self.projection_dim)
-                loss.built = True
+            loss.build_for(self, self.projection_dim)
         self.objective = loss
         super().compile(
             optimizer=lars.LARS() if optimizer == "lars" else optimizer,
@@ -148,7 +142,7 @@ class Trainer(EncodingModel):
         )
         compat.prepare_optimizer(self.optimizer, self.trained_variables)
 
-    def _check_needs(self, loss):
+    def _check_needs(self, loss: Objective) -> None:
         for part, has in (("target", bool(self.target)), ("predictor", self.predictor is not None)):
             if (needs := getattr(loss, f"needs_{part}")) not in (None, has):
                 raise ValueError(
@@ -198,7 +192,7 @@ class Trainer(EncodingModel):
 
     # Steps ------------------------------------------------------------------------------------------------------
 
-    def _views(self, images, seed):
+    def _views(self, images: Any, seed: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """The views of a batch; each replica draws its own."""
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         seed = tf.random.fold_in(seed, replica, alg="philox")
@@ -206,12 +200,14 @@ class Trainer(EncodingModel):
             return policy.finish_views(images, self.policy, seed)
         return policy.make_views(inputs.unit_range(images), self.policy, seed)
 
-    def _seeds(self):
+    def _seeds(self) -> list[tf.Tensor]:
         """(seed of the views, seed of the loss), int32 [2] each, of the current step."""
         seed = tf.stack([tf.constant(self.seed, tf.int32), tf.cast(self.step.value, tf.int32)])
         return tf.unstack(tf.random.split(seed, 2, alg="philox"))
 
-    def _evaluate_batch(self, data, training):
+    def _evaluate_batch(
+        self, data: Any, training: bool
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor], Hiddens, Any]:
         """Loss (its mean over the replicas is the total), metrics, hiddens and labels of one batch."""
         images, labels = inputs.unpack(data)
         labels = None if labels is None else tf.cast(tf.reshape(labels, [-1]), tf.int32)
@@ -251,12 +247,12 @@ class Trainer(EncodingModel):
         """The metrics of a batch, of the evaluation encoder."""
         return self._report(self._evaluate_batch(data, training=False)[1])
 
-    def _report(self, terms):
+    def _report(self, terms: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         self._monitor.update_state(terms, (*self.latest, *self.objective.latest))
         results = self._monitor.result()
         return compat.step_results(self, {name: results[name] for name in terms})
 
-    def _note_faults(self, loss, labels):
+    def _note_faults(self, loss: tf.Tensor, labels: tf.Tensor | None) -> None:
         outside = tf.constant(False)
         if self.num_classes is not None and labels is not None:
             outside = classifier.any_outside(labels, self.num_classes)
@@ -345,7 +341,7 @@ class Trainer(EncodingModel):
                 data.dataset, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, **kwargs
             )
 
-    def _check(self, data, restored):
+    def _check(self, data: inputs.TrainingData, restored: int) -> None:
         """Refuses batches that training would fail on, and warns of those that it will not go well on."""
         count = self.distribute_strategy.num_replicas_in_sync
         inputs.check(data, count, self.encoder.input_shape[1:], self.policy)
@@ -362,7 +358,7 @@ class Trainer(EncodingModel):
             if message := self.objective.warning(crops[0].shape[0], len(crops), self.target):
                 warnings.warn(message, stacklevel=3)
 
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Nothing: every variable is there already, and Keras' way cannot average a dict over several workers."""
 
     # Saving -----------------------------------------------------------------------------------------------------

@@ -293,7 +293,7 @@ class Logs(losses.Objective):
 
     @property
     def variables(self):
-        return [self.queue, self.weight] if self.built else []
+        return [self.queue, self.weight] if self.owner else []
 
     def terms(self, hiddens, seed):
         z = hiddens.online * self.weight
@@ -397,6 +397,15 @@ def test_a_loss_says_what_it_needs(tiny_encoder, needs, has, message):
         return
     with pytest.raises(ValueError, match=message):
         model.compile(LARS(0.1), loss=loss)
+
+
+def test_a_loss_keeps_the_state_of_one_model(plain):
+    model, other = plain(), plain()
+    queue = model.objective.queue
+    model.compile(LARS(0.2), loss=model.objective)
+    assert model.objective.queue is queue
+    with pytest.raises(ValueError, match="This Logs keeps the state of another model"):
+        other.compile(LARS(0.1), loss=model.objective)
 
 
 def test_a_method_has_the_networks_that_its_loss_needs(tiny_encoder):
