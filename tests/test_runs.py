@@ -106,16 +106,16 @@ def contents(run):
 def test_a_run_killed_at_any_operation_ends_as_one_that_was_not(run_of, tmp_path):
     run_of(tmp_path / "whole")
     whole = contents(tmp_path / "whole")
-    folder = tmp_path / "killed"
-    folder.mkdir()
+    place = tmp_path / "killed"
+    place.mkdir()
     count = 0
-    for point in crash.points(lambda: run_of(folder / "run"), folder):
+    for point in crash.points(lambda: run_of(place / "run"), place):
         count += 1
-        finished = folder.is_finished(folder / "run")
-        run_of(folder / "run", resume=True)
-        assert contents(folder / "run") == whole, point
+        finished = folder.is_finished(place / "run")
+        run_of(place / "run", resume=True)
+        assert contents(place / "run") == whole, point
         # Nobody writes to a finished run, nor takes away the lock that it was killed with.
-        assert set(crash.leftovers(folder)) <= ({".run.lock"} if finished else set()), point
+        assert set(crash.leftovers(place)) <= ({".run.lock"} if finished else set()), point
     assert count > 4 * len(FILES)
 
 
