@@ -8,7 +8,6 @@ import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -76,7 +75,7 @@ def _small(batch_size, target):
     spec.loader.exec_module(module)
     config = module.get_config()
     config.precision, config.model.target = keras.config.dtype_policy().name, target
-    model = build_model(config, SimpleNamespace(steps_per_epoch=78))
+    model = build_model(config, 78, tf.distribute.get_strategy())
     image = tf.TensorSpec([batch_size, 28, 28, 1], tf.uint8)
     return model, {"image": image, "label": tf.TensorSpec([batch_size], tf.int32)}
 

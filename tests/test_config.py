@@ -42,7 +42,7 @@ def test_overrides(file):
         ("views.sise=5", r"no field 'views.sise'. The nearest ones: views.size"),
         ("views=5", r"no field 'views'"),
         ("epochs=many", r"epochs is int \(3\); 'many' is str"),
-        ("epochs", r"An override is field=value, got 'epochs'"),
+        ("epochs", r"An override is field=value, found 'epochs'"),
     ],
 )
 def test_bad_overrides(file, override, message):

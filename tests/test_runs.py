@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import warnings
 import zipfile
 
@@ -10,6 +11,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 from PIL import Image
@@ -17,7 +19,7 @@ from PIL import Image
 from keras_sslhsic import LARS, SSLHSIC, files, lock, plots, views
 from keras_sslhsic.data import from_arrays
 from keras_sslhsic.evaluation import results
-from keras_sslhsic.runs import evaluate, folder, pretrain
+from keras_sslhsic.runs import build, evaluate, folder, pretrain
 from keras_sslhsic.training import checkpoint, state
 
 CONFIG = ConfigDict(
@@ -104,16 +106,16 @@ def contents(run):
 def test_a_run_killed_at_any_operation_ends_as_one_that_was_not(run_of, tmp_path):
     run_of(tmp_path / "whole")
     whole = contents(tmp_path / "whole")
-    folder = tmp_path / "killed"
-    folder.mkdir()
+    place = tmp_path / "killed"
+    place.mkdir()
     count = 0
-    for point in crash.points(lambda: run_of(folder / "run"), folder):
+    for point in crash.points(lambda: run_of(place / "run"), place):
         count += 1
-        finished = folder.is_finished(folder / "run")
-        run_of(folder / "run", resume=True)
-        assert contents(folder / "run") == whole, point
+        finished = folder.is_finished(place / "run")
+        run_of(place / "run", resume=True)
+        assert contents(place / "run") == whole, point
         # Nobody writes to a finished run, nor takes away the lock that it was killed with.
-        assert set(crash.leftovers(folder)) <= ({".run.lock"} if finished else set()), point
+        assert set(crash.leftovers(place)) <= ({".run.lock"} if finished else set()), point
     assert count > 4 * len(FILES)
 
 
@@ -136,6 +138,62 @@ def test_a_run_killed_before_its_config_begins_anew(left, run_of, tmp_path):
     with pytest.warns(UserWarning, match=r"run had not begun: it has no config\.json\. It begins now\."):
         run_of(run, resume=True)
     assert {*FILES} <= {*os.listdir(run)}
+
+
+def test_a_run_opens_its_images_once_and_reads_eight_to_look_at(run_of, tmp_path, monkeypatch):
+    opened, asked = pretrain.source, []
+
+    def source(*arguments, **options):
+        asked.append("source")
+        images = opened(*arguments, **options)
+        for name in ("sample", "batches"):
+            monkeypatch.setattr(images, name, noted(name, getattr(images, name)))
+        return images
+
+    def noted(name, method):
+        return lambda argument, **options: asked.append((name, argument)) or method(argument, **options)
+
+    monkeypatch.setattr(pretrain, "source", source)
+    run_of(tmp_path / "run")
+    assert asked == ["source", ("sample", 8), ("batches", 0)]
+
+
+TINY = {
+    "seed": 3,
+    "epochs": 2,
+    "batch_size": 4,
+    "steps_per_execution": 1,
+    "precision": "mixed_bfloat16",
+    "method": "ssl_hsic",
+    "encoder": {"name": "r18_1x", "width": 0.03, "input_shape": (8, 8, 1)},
+    "model": {"projector_hidden": 4, "projection_dim": 4, "target": False},
+    "views": views.grayscale(8).to_dict(),
+    "loss": {"name": "ssl_hsic", "gamma": 1.0},
+    "optimizer": {"name": "sgd", "learning_rate": 0.1, "weight_decay": 0.0, "warmup_epochs": 1},
+}
+
+
+def test_what_is_built_has_the_precision_and_the_seed_of_its_config_and_the_process_keeps_its_own():
+    before = keras.config.dtype_policy()
+    model = build.build_model(ConfigDict(TINY), 2, tf.distribute.get_strategy())
+    initial = build.initial_encoder(ConfigDict(TINY))
+    assert keras.config.dtype_policy() == before
+    assert model.encoder.layers[1].compute_dtype == "bfloat16"
+    images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 1), np.uint8)
+    np.testing.assert_array_equal(model.serving_encoder()(images), initial(images))
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"method": "ssl_hsik"}, "Unknown method 'ssl_hsik': did you mean ssl_hsic?"),
+        ({"loss": {"name": "info_nca"}}, "Unknown loss 'info_nca': did you mean info_nce"),
+        ({"optimizer": TINY["optimizer"] | {"name": "adam"}}, "Unknown optimizer 'adam': did you mean adamw"),
+    ],
+)
+def test_unknown_names_in_a_config_say_the_nearest_ones(fields, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build.build_model(ConfigDict(TINY | fields), 2, tf.distribute.get_strategy())
 
 
 def test_a_folder_with_other_files_is_not_begun_in(run_of, tmp_path):

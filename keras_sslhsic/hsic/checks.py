@@ -10,20 +10,20 @@ from keras_sslhsic.hsic import replicas
 def check_views(z: tf.Tensor, unbiased: bool = False) -> None:
     """Raises a ValueError unless z is [B, M, Q] with M >= 2, and B >= 2 for an unbiased estimator."""
     if z.shape.rank != 3:
-        raise ValueError(f"Expected [images B, views M, dimensions], but found the shape {tuple(z.shape)}.")
+        raise ValueError(f"Expected [images B, views M, dimensions], found the shape {tuple(z.shape)}.")
     if z.shape[1] is None or z.shape[1] < 2:
         raise ValueError(
-            f"At least M = 2 views of each image are needed, but found M = {z.shape[1]} in {tuple(z.shape)}."
+            f"At least M = 2 views of each image are needed, found M = {z.shape[1]} in {tuple(z.shape)}."
         )
     if unbiased and z.shape[0] == 1 and replicas.num_replicas() == 1:
-        raise ValueError(f"The unbiased estimator needs at least B = 2 images, but found {tuple(z.shape)}.")
+        raise ValueError(f"The unbiased estimator needs at least B = 2 images, found {tuple(z.shape)}.")
 
 
 def check_labels(z: tf.Tensor, labels: tf.Tensor) -> None:
     """Raises a ValueError unless z is [n, Q] and labels [n]."""
     if z.shape.rank != 2 or labels.shape.rank != 1 or not z.shape[:1].is_compatible_with(labels.shape):
         raise ValueError(
-            f"Expected z [n, Q] and labels [n], but found {tuple(z.shape)} and {tuple(labels.shape)}."
+            f"Expected z [n, Q] and labels [n], found {tuple(z.shape)} and {tuple(labels.shape)}."
         )
 
 
@@ -31,4 +31,4 @@ def check_samples(n: int | None, unbiased: bool) -> None:
     """Raises a ValueError if n samples a replica are too few for an estimator of HSIC."""
     least = 4 if unbiased else 2
     if n is not None and n * replicas.num_replicas() < least:
-        raise ValueError(f"At least n = {least} samples are needed, but found n = {n}.")
+        raise ValueError(f"At least n = {least} samples are needed, found n = {n}.")

@@ -46,7 +46,7 @@ def hsic(k: tf.Tensor, l: tf.Tensor, *, unbiased: bool = False, ddof: int = 1) -
     k, l = tf.convert_to_tensor(k), tf.convert_to_tensor(l)  # noqa: E741
     if k.shape.rank != 2 or k.shape != l.shape or k.shape[0] != k.shape[1]:
         raise ValueError(
-            f"Expected two matrices [n, n] of one shape, but found {tuple(k.shape)} and {tuple(l.shape)}."
+            f"Expected two matrices [n, n] of one shape, found {tuple(k.shape)} and {tuple(l.shape)}."
         )
     check_samples(k.shape[0], unbiased)
     n = tf.cast(tf.shape(k)[0], k.dtype)
@@ -249,7 +249,7 @@ def hsic_zz_features(r: tf.Tensor, r2: tf.Tensor, *, ddof: int = 1) -> tf.Tensor
     r, r2 = tf.convert_to_tensor(r), tf.convert_to_tensor(r2)
     if r.shape[:-1] != r2.shape[:-1]:
         raise ValueError(
-            f"Both draws need the same rows, but found the shapes {tuple(r.shape)} and {tuple(r2.shape)}."
+            f"Both draws need the same rows, found the shapes {tuple(r.shape)} and {tuple(r2.shape)}."
         )
     r, r2 = [x if x.shape.rank == 3 else x[:, None, :] for x in (r, r2)]
     return moments_zz(feature_moments(r, r2), ddof)
@@ -258,7 +258,7 @@ def hsic_zz_features(r: tf.Tensor, r2: tf.Tensor, *, ddof: int = 1) -> tf.Tensor
 def objective(zy: tf.Tensor, zz: tf.Tensor, gamma: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns -zy + gamma sqrt(zz), zy and zz; the square root has gradient 0 where zz <= 0."""
     if gamma < 0:
-        raise ValueError(f"gamma must be at least 0, but {gamma} was given.")
+        raise ValueError(f"gamma must be at least 0, found {gamma}.")
     positive = zz > 0
     root = tf.where(positive, tf.sqrt(tf.where(positive, zz, tf.ones_like(zz))), tf.zeros_like(zz))
     return gamma * root - zy, zy, zz

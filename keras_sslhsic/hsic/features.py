@@ -33,13 +33,13 @@ def draw(
         distribution.
     """
     if num_features < 1:
-        raise ValueError(f"num_features must be at least 1, but {num_features} was given.")
+        raise ValueError(f"num_features must be at least 1, found {num_features}.")
     frequency_seed, phase_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
     if not low_variance:
         frequencies = kernel.frequencies(dim).sample(num_features, seed=frequency_seed)
         return frequencies, 2.0 * math.pi * sampling.uniform([num_features], phase_seed)
     if num_features % 2:
-        raise ValueError(f"num_features must be even with low_variance, but {num_features} was given.")
+        raise ValueError(f"num_features must be even with low_variance, found {num_features}.")
     frequencies = kernel.frequencies(dim).stratified_sample(num_features // 2, frequency_seed)
     phases = 2.0 * math.pi * sampling.uniform([num_features // 2], phase_seed)
     return tf.concat([frequencies, frequencies], axis=0), tf.concat([phases, phases + 0.5 * math.pi], axis=0)
@@ -72,7 +72,7 @@ def random_fourier_features(z: tf.Tensor, frequencies: tf.Tensor, phases: tf.Ten
     num_features, dim = frequencies.shape
     if z.shape[-1] != dim or phases.shape[-1] != num_features:
         raise ValueError(
-            f"Expected z [..., Q], frequencies [D, Q] and phases [D], but found the shapes "
+            f"Expected z [..., Q], frequencies [D, Q] and phases [D], found the shapes "
             f"{tuple(z.shape)}, {tuple(frequencies.shape)} and {tuple(phases.shape)}."
         )
     # One large product instead of a batch of small ones.

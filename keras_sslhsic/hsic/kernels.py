@@ -44,7 +44,7 @@ class Kernel(abc.ABC):
 
     def __init__(self, scale: Any = 1.0):
         if isinstance(scale, (int, float, np.number, np.ndarray)) and not 0 < float(scale) < math.inf:
-            raise ValueError(f"The scale of a kernel must be positive and finite, but {scale} was given.")
+            raise ValueError(f"The scale of a kernel must be positive and finite, found {scale}.")
         self.scale = scale
 
     @abc.abstractmethod

@@ -59,9 +59,9 @@ class _Spectral(tfd.Distribution):
     ):
         parameters = dict(locals())
         if dim < 1:
-            raise ValueError(f"The number of dimensions must be at least 1, but {dim} was given.")
+            raise ValueError(f"The number of dimensions must be at least 1, found {dim}.")
         if isinstance(scale, (int, float)) and not scale > 0:
-            raise ValueError(f"The scale must be positive, but {scale} was given.")
+            raise ValueError(f"The scale must be positive, found {scale}.")
         self._dim = int(dim)
         self._scale = tf.convert_to_tensor(scale, dtype_hint=dtype)
         super().__init__(

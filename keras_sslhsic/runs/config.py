@@ -70,7 +70,7 @@ def parse(override: str) -> tuple[str, Any]:
     """The field and the value of `field=value`; see `load`."""
     field, equals, text = override.partition("=")
     if not equals:
-        raise ValueError(f"An override is field=value, got {override!r}.")
+        raise ValueError(f"An override is field=value, found {override!r}.")
     return field, _value(text)
 
 

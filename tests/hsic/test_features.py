@@ -69,9 +69,9 @@ def test_phases_are_uniform_and_draws_differ_with_the_seed():
 
 
 def test_errors(z):
-    with pytest.raises(ValueError, match="0 was given"):
+    with pytest.raises(ValueError, match="found 0"):
         features.draw(Gaussian(), 5, 0, seed=[1, 2])
-    with pytest.raises(ValueError, match="even with low_variance, but 7"):
+    with pytest.raises(ValueError, match="even with low_variance, found 7"):
         features.draw(Gaussian(), 5, 7, seed=[1, 2], low_variance=True)
     w, b = features.draw(Gaussian(), 4, 8, seed=[1, 2])
     with pytest.raises(ValueError, match=r"\(12, 5\), \(8, 4\) and \(8,\)"):

@@ -71,7 +71,7 @@ def test_get_accepts_names_and_objects():
 def test_scale_must_be_positive_and_finite(kind, scale, number):
     assert kind(number(1.5)).scale_as(tf.float32) == 1.5
     scale = number(scale)
-    with pytest.raises(ValueError, match=f"must be positive and finite, but {scale} was given"):
+    with pytest.raises(ValueError, match=f"must be positive and finite, found {scale}"):
         kind(scale)
 
 
