@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from keras_sslhsic.data import bundled
-from keras_sslhsic.encoders import Architecture, resnet, with_preprocessing
+from keras_sslhsic.encoders import Architecture, with_preprocessing
+from keras_sslhsic.encoders.resnet import resnet
 
 
 @pytest.fixture(scope="session")

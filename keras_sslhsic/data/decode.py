@@ -87,7 +87,7 @@ def decode(
 
 def _open(content: bytes | BinaryIO) -> "Image.Image":
     """Reads the header of a file."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     stream = io.BytesIO(content) if isinstance(content, bytes) else content
     stream.seek(0)
@@ -96,7 +96,7 @@ def _open(content: bytes | BinaryIO) -> "Image.Image":
     # Pillow raises some ten types of exception for damaged files (OSError, SyntaxError, struct.error, ...).
     try:
         return Image.open(stream, formats=FORMATS)
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise DecodeError(f"not a readable {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image") from None
     except Exception as error:
         raise DecodeError(f"{type(error).__name__}: {error}") from error

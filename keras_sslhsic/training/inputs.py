@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_sslhsic import compat
 from keras_sslhsic.data import from_arrays
 from keras_sslhsic.data.images import Images, unpack
-from keras_sslhsic.encoders.base import check_images
+from keras_sslhsic.encoders import check_images
 from keras_sslhsic.views import ViewPolicy
 
 Sides: TypeAlias = tuple[int | None, int | None, int | None]  # height, width, channels; None is free

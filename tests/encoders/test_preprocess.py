@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_sslhsic.encoders import Architecture, resnet, with_preprocessing
+from keras_sslhsic.encoders import Architecture, with_preprocessing
+from keras_sslhsic.encoders.resnet import resnet
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from numpy.lib.stride_tricks import sliding_window_view
 
-from keras_sslhsic.encoders import ARCHITECTURES, Architecture, build_encoder, heads, resnet
-from keras_sslhsic.encoders.resnet import architecture
+from keras_sslhsic.encoders import ARCHITECTURES, Architecture, build_encoder, heads
+from keras_sslhsic.encoders.resnet import architecture, resnet
 
 BASIC = Architecture((1, 1, 1, 1), (8, 8, 8, 16), bottleneck=False, stem_channels=8)
 BOTTLENECK = Architecture((1, 2, 1, 1), (16, 32, 32, 64), bottleneck=True, stem_channels=8)
