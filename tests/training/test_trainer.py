@@ -665,8 +665,8 @@ def test_a_tensor_is_trained_on_as_an_array(tiny_model, images):
         (lambda x: x / np.float32("nan"), r"hold NaN or Inf"),
         (lambda x: x[..., :1], r"\[B, H, W, 3\], found the shape \[24, 10, 10, 1\]: repeat the channel"),
         (lambda x: {"view1": x, "view2": x}, r"crops are views to train on"),
-        (lambda x: list(x), r"got a list: np.stack\(images\)"),
-        (lambda x: {"image": list(x)}, r"got a list: np.stack\(images\)"),
+        (lambda x: list(x), r"found a list: np.stack\(images\)"),
+        (lambda x: {"image": list(x)}, r"found a list: np.stack\(images\)"),
         (lambda x: x[0], r"found the shape \[10, 10, 3\]: for a single image add the batch axis"),
     ],
 )  # fmt: skip
@@ -771,7 +771,7 @@ def test_images_that_do_not_suit_the_encoder(images, shape, given, message):
 def test_forms_that_fit_does_not_take(tiny_model, images):
     model = tiny_model()
     model.compile()
-    with pytest.raises(ValueError, match=r"got a list: np.stack\(images\)"):
+    with pytest.raises(ValueError, match=r"found a list: np.stack\(images\)"):
         model.fit(list(images), batch_size=8)
     for nothing in (None, {}):
         for method in (model.fit, model.predict, model.evaluate):
