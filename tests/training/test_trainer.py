@@ -775,7 +775,7 @@ def test_forms_that_fit_does_not_take(tiny_model, images):
         model.fit(list(images), batch_size=8)
     for nothing in (None, {}):
         for method in (model.fit, model.predict, model.evaluate):
-            with pytest.raises(ValueError, match=f"a dict with one, or a dataset, got {nothing}"):
+            with pytest.raises(ValueError, match=f"a dict with one, or a dataset, found {nothing}"):
                 method(nothing)
     with pytest.raises(ValueError, match=r"validation_split is not supported.*validation_data"):
         model.fit(images, batch_size=8, validation_split=0.1)
