@@ -1,6 +1,5 @@
 """Experiments as Python files: loading `get_config()`, and changing fields from the command line."""
 
-import ast
 import difflib
 import importlib.util
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from keras_sslhsic import checks
 from keras_sslhsic.evaluation.compare import QUICK
 from keras_sslhsic.files import display
 
@@ -71,7 +71,7 @@ def parse(override: str) -> tuple[str, Any]:
     field, equals, text = override.partition("=")
     if not equals:
         raise ValueError(f"An override is field=value, found {override!r}.")
-    return field, _value(text)
+    return field, checks.literal(text)
 
 
 def set_field(config: ConfigDict, field: str, value: Any) -> None:
@@ -102,10 +102,3 @@ def flatten(config: ConfigDict) -> dict[str, Any]:
         else:
             leaves[name] = value
     return leaves
-
-
-def _value(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
