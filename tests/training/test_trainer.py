@@ -410,6 +410,27 @@ def test_a_loss_keeps_the_state_of_one_model(plain):
         other.compile(LARS(0.1), loss=model.objective)
 
 
+class Forgetful(losses.Objective):
+    """Moves a variable that no file will have."""
+
+    def build(self, size):
+        self.count = keras.Variable(0.0, trainable=False)
+
+
+class Nameless(losses.Objective):
+    def terms(self, hiddens, seed):
+        return {"lose": tf.reduce_mean(hiddens.online)}
+
+
+def test_a_loss_that_breaks_its_contract_is_told_so(plain, images):
+    model = plain()
+    with pytest.raises(ValueError, match="variable count of Forgetful among its `variables`"):
+        model.compile("sgd", loss=Forgetful())
+    model.compile("sgd", loss=Nameless(), run_eagerly=True)
+    with pytest.raises(ValueError, match='terms of Nameless must have a "loss", found lose'):
+        model.fit(images, batch_size=8, verbose=0)
+
+
 def test_a_method_has_the_networks_that_its_loss_needs(tiny_encoder):
     loss = type("Needs", (Logs,), {"needs_target": True, "needs_predictor": True})
     method = type("Mine", (Plain,), {"default_loss": loss})
