@@ -189,7 +189,7 @@ def test_names_and_numbers_of_an_evaluation_line_up(tiny_model, images, labels):
     ("given", "message"),
     [
         (lambda x: x[..., :1], "repeat the channel"),
-        (lambda x: x[0], "add the batch axis"),
+        (lambda x: x[0], "add a batch axis"),
         (lambda x: x[:1], "at least 2 images, found 1"),
         (lambda x: np.full(x.shape, np.nan, "float32"), "hold NaN"),
         (lambda x: tf.data.Dataset.from_tensor_slices(x[..., :1]).batch(8), "repeat the channel"),
@@ -684,11 +684,11 @@ def test_a_tensor_is_trained_on_as_an_array(tiny_model, images):
     [
         (lambda x: x > 128, r"found bool"),
         (lambda x: x / np.float32("nan"), r"hold NaN or Inf"),
-        (lambda x: x[..., :1], r"\[B, H, W, 3\], found the shape \[24, 10, 10, 1\]: repeat the channel"),
+        (lambda x: x[..., :1], r"\[B, H, W, 3\], found shape \[24, 10, 10, 1\].*repeat the channel"),
         (lambda x: {"view1": x, "view2": x}, r"crops are views to train on"),
         (lambda x: list(x), r"found a list: np.stack\(images\)"),
         (lambda x: {"image": list(x)}, r"found a list: np.stack\(images\)"),
-        (lambda x: x[0], r"found the shape \[10, 10, 3\]: for a single image add the batch axis"),
+        (lambda x: x[0], r"found shape \[10, 10, 3\]. For a single image add a batch axis"),
     ],
 )  # fmt: skip
 def test_images_whose_features_would_be_wrong(tiny_model, images, given, message):
