@@ -119,12 +119,6 @@ def layer_before(tensor: Any) -> Any:
     return tensor._keras_history.operation
 
 
-def only_reader(layer: Any) -> Any:
-    """The layer or operation that reads a layer's result, or None if there is not exactly one."""
-    readers = layer._outbound_nodes
-    return readers[0].operation if len(readers) == 1 else None
-
-
 def passages(network: keras.Model) -> list:
     """The symbolic tensors of a functional model that all after them is computed from, in order, without its input."""
     depths = network._nodes_by_depth

@@ -1,10 +1,13 @@
 """Experiment configs: files, overrides, errors."""
 
 import json
+import sys
 from pathlib import Path
 
+import keras
 import pytest
 
+from keras_sslhsic import losses
 from keras_sslhsic.runs import config, folder
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.py"))
@@ -48,6 +51,27 @@ def test_overrides(file):
 def test_bad_overrides(file, override, message):
     with pytest.raises(ValueError, match=message):
         config.load(file, [override])
+
+
+def test_a_config_may_hold_dataclasses_and_methods_as_a_module_may(tmp_path):
+    path = tmp_path / "my_method.py"
+    path.write_text(
+        "from __future__ import annotations\n"
+        "import dataclasses\n"
+        "from keras_sslhsic import losses\n"
+        "@dataclasses.dataclass\n"
+        "class Widths:\n"
+        "    hidden: int = 3\n"
+        "@losses.register('mine')\n"
+        "class Mine(losses.Objective):\n"
+        "    pass\n"
+        "def get_config():\n"
+        "    return {'hidden': Widths().hidden}\n"
+    )
+    assert config.load(path).hidden == 3
+    # What `import my_method` registers it as, so that a model file of a run loads after that.
+    assert keras.saving.get_registered_name(losses.LOSSES["mine"]) == "my_method>Mine"
+    assert "my_method" not in sys.modules
 
 
 def test_names_are_shown_escaped(tmp_path):

@@ -352,7 +352,10 @@ def test_info_nce_is_the_formula():
         (lambda: SSLHSICLoss("rbf"), "'rbf'"),
         (lambda: SSLHSICLoss(estimator="fair"), "'fair'"),
         (lambda: SSLHSICLoss(convention="mine"), "'mine'"),
-        (lambda: SSLHSICLoss(num_features=7, low_variance=True).terms(Hiddens(unit(4, 2, 3)), SEED), "found 7"),
+        (
+            lambda: SSLHSICLoss(num_features=7, low_variance=True).terms(Hiddens(unit(4, 2, 3)), SEED),
+            "found 7",
+        ),
         (lambda: InfoNCELoss(0.0), "0.0"),
         (lambda: SSLHSICLoss().terms(Hiddens(unit(4, 1, 3)), SEED), "M = 1"),
         (lambda: SSLHSICLoss().terms(Hiddens(unit(4, 3)), SEED), r"\(4, 3\)"),

@@ -135,7 +135,7 @@ class Encoder(keras.Model):
 
 @runtime_checkable
 class TrainsEncoder(Protocol):
-    """A model that trains an encoder: `training.Trainer`."""
+    """A model that trains an encoder: `training.trainer.Trainer`."""
 
     def serving_encoder(self) -> Encoder:
         """The encoder to evaluate and to keep, which reads images in [0, 255]."""

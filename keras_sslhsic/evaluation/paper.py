@@ -12,7 +12,7 @@ class Column:
     """What a column of a table measures, in the terms of a result's record.
 
     Attributes:
-        data: name of the data set, as in `evaluation.transfer.SETS` or TensorFlow Datasets.
+        data: name of the data set, as in `evaluation.transfer_sets.SETS` or TensorFlow Datasets.
         protocol: "linear", "finetune", "transfer" (logistic regression on frozen features), "transfer_finetune",
             "segmentation", "depth" or "detection".
         metric: "top1", "top5", "mean_per_class", "map11", "miou", ...; per cent, but for "rms" (metres) and "rel" (a

@@ -71,7 +71,7 @@ class Objective(keras.losses.Loss):
         """`build`, once and for one trainer.
 
         Raises:
-            ValueError: if the loss keeps the state of another trainer.
+            ValueError: if the loss keeps the state of another trainer, or has a variable that would not be saved.
         """
         if self.owner is None:
             self.build(size)
@@ -81,6 +81,13 @@ class Objective(keras.losses.Loss):
                 "loss of its own."
             )
         self.owner = weakref.ref(trainer)
+        kept = {id(v) for v in self.variables}
+        for name, value in vars(self).items():
+            if isinstance(value, keras.Variable) and id(value) not in kept:
+                raise ValueError(
+                    f"Expected the variable {name} of {type(self).__name__} among its `variables`, found it nowhere there: "
+                    "neither files nor checkpoints would hold it. Return it there."
+                )
 
     def update(self, hiddens: Hiddens) -> dict[str, tf.Tensor]:
         """One step of the loss's own state, after that of the optimizer; returns float32 scalars for the logs."""

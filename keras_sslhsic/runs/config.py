@@ -1,14 +1,15 @@
 """Experiments as Python files: loading `get_config()`, and changing fields from the command line."""
 
-import ast
 import difflib
 import importlib.util
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from keras_sslhsic import checks
 from keras_sslhsic.evaluation.compare import QUICK
 from keras_sslhsic.files import display
 
@@ -32,9 +33,12 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
         raise ValueError(
             f"There is no config file {display(path)}. Configs are Python files (.py) with a function get_config()."
         )
-    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+    # Named as `import` would name it: a model file of a method defined here then loads after either.
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up while it runs.
+    added = sys.modules.setdefault(path.stem, module) is module
     try:
         spec.loader.exec_module(module)
         config = module.get_config() if hasattr(module, "get_config") else None
@@ -43,6 +47,9 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
         raise ValueError(
             f"The config {display(path)} cannot be run: {type(error).__name__}: {display(error)}"
         ) from error
+    finally:
+        if added:
+            del sys.modules[path.stem]
     if not isinstance(config, ConfigDict):
         raise ValueError(
             f"{display(path)} defines no get_config() that returns a ConfigDict; a config is such a function."
@@ -71,7 +78,7 @@ def parse(override: str) -> tuple[str, Any]:
     field, equals, text = override.partition("=")
     if not equals:
         raise ValueError(f"An override is field=value, found {override!r}.")
-    return field, _value(text)
+    return field, checks.literal(text)
 
 
 def set_field(config: ConfigDict, field: str, value: Any) -> None:
@@ -102,10 +109,3 @@ def flatten(config: ConfigDict) -> dict[str, Any]:
         else:
             leaves[name] = value
     return leaves
-
-
-def _value(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text

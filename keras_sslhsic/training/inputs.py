@@ -193,8 +193,8 @@ def check_given(x: Any, wanted: Sides, least: int = 1, crops: bool = False) -> N
     check_form(x)
     if isinstance(x, tf.data.Dataset):
         images, _ = unpack(x.element_spec)
-        if not isinstance(images, tuple) and images.shape.rank is not None:
-            _check_shape(images.shape.as_list(), wanted)
+        if not isinstance(images, tuple):
+            check_images(images, wanted)
             if images.dtype != tf.uint8:
                 for batch in x.take(1):
                     check_images(unpack(batch)[0], wanted)
@@ -216,22 +216,9 @@ def check_call(images: Any, wanted: Sides, least: int = 1) -> None:
         raise ValueError(
             "Features are those of images, and crops are views to train on: give {'image': images}."
         )
-    _check_shape(np.shape(images), wanted)
+    check_images(images, wanted)
     if len(images) < least:
         raise ValueError(f"Expected at least {least} image{'s' * (least > 1)}, found {len(images)}.")
-    check_images(images, wanted)
-
-
-def _check_shape(given: Any, wanted: Sides) -> None:
-    given = tuple(given)
-    if len(given) != 4 or not _fits(given[1:], wanted):
-        sides = (name if side is None else str(side) for name, side in zip("HWC", wanted, strict=True))
-        hint = ""
-        if len(given) == 3:
-            hint = ": for a single image add the batch axis, images[None]"
-        elif given[-1:] == (1,) and wanted[-1] == 3:
-            hint = f": {_REPEAT}"
-        raise ValueError(f"Expected images [B, {', '.join(sides)}], found the shape {list(given)}{hint}.")
 
 
 def _check_range(images: Any) -> None:

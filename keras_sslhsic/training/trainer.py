@@ -215,6 +215,10 @@ class Trainer(EncodingModel):
         view_seed, loss_seed = self._seeds()
         hiddens, features = self.hiddens(self._views(images, view_seed), training)
         terms = dict(self.objective.terms(hiddens, loss_seed))
+        if "loss" not in terms:
+            raise ValueError(
+                f'The terms of {type(self.objective).__name__} must have a "loss", found {", ".join(terms) or "none"}.'
+            )
         loss = terms["loss"]
         if self.classifier is not None and labels is not None:
             terms |= classifier.classify(self.classifier, features, labels)

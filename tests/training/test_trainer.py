@@ -189,7 +189,7 @@ def test_names_and_numbers_of_an_evaluation_line_up(tiny_model, images, labels):
     ("given", "message"),
     [
         (lambda x: x[..., :1], "repeat the channel"),
-        (lambda x: x[0], "add the batch axis"),
+        (lambda x: x[0], "add a batch axis"),
         (lambda x: x[:1], "at least 2 images, found 1"),
         (lambda x: np.full(x.shape, np.nan, "float32"), "hold NaN"),
         (lambda x: tf.data.Dataset.from_tensor_slices(x[..., :1]).batch(8), "repeat the channel"),
@@ -408,6 +408,27 @@ def test_a_loss_keeps_the_state_of_one_model(plain):
     assert model.objective.queue is queue
     with pytest.raises(ValueError, match="This Logs keeps the state of another model"):
         other.compile(LARS(0.1), loss=model.objective)
+
+
+class Forgetful(losses.Objective):
+    """Moves a variable that no file will have."""
+
+    def build(self, size):
+        self.count = keras.Variable(0.0, trainable=False)
+
+
+class Nameless(losses.Objective):
+    def terms(self, hiddens, seed):
+        return {"lose": tf.reduce_mean(hiddens.online)}
+
+
+def test_a_loss_that_breaks_its_contract_is_told_so(plain, images):
+    model = plain()
+    with pytest.raises(ValueError, match="variable count of Forgetful among its `variables`"):
+        model.compile("sgd", loss=Forgetful())
+    model.compile("sgd", loss=Nameless(), run_eagerly=True)
+    with pytest.raises(ValueError, match='terms of Nameless must have a "loss", found lose'):
+        model.fit(images, batch_size=8, verbose=0)
 
 
 def test_a_method_has_the_networks_that_its_loss_needs(tiny_encoder):
@@ -663,11 +684,11 @@ def test_a_tensor_is_trained_on_as_an_array(tiny_model, images):
     [
         (lambda x: x > 128, r"found bool"),
         (lambda x: x / np.float32("nan"), r"hold NaN or Inf"),
-        (lambda x: x[..., :1], r"\[B, H, W, 3\], found the shape \[24, 10, 10, 1\]: repeat the channel"),
+        (lambda x: x[..., :1], r"\[B, H, W, 3\], found shape \[24, 10, 10, 1\].*repeat the channel"),
         (lambda x: {"view1": x, "view2": x}, r"crops are views to train on"),
         (lambda x: list(x), r"found a list: np.stack\(images\)"),
         (lambda x: {"image": list(x)}, r"found a list: np.stack\(images\)"),
-        (lambda x: x[0], r"found the shape \[10, 10, 3\]: for a single image add the batch axis"),
+        (lambda x: x[0], r"found shape \[10, 10, 3\]. For a single image add a batch axis"),
     ],
 )  # fmt: skip
 def test_images_whose_features_would_be_wrong(tiny_model, images, given, message):
