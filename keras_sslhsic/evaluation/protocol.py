@@ -98,10 +98,10 @@ class Protocol:
                 if split not in features:
                     features[split] = features_and_labels(encoder, splits[split], split, verbose, batch)
             result = self.function(*features["train"], *features["test"], **arguments)
-        else:
-            result = self.function(encoder, splits, verbose=verbose, **arguments)
-        recipe = {**result.recipe, **describe(splits["test"])}
-        return dataclasses.replace(result, protocol=self.name, recipe=recipe)
+            recipe = {**result.recipe, **describe(splits["test"])}
+            return dataclasses.replace(result, protocol=self.name, recipe=recipe)
+        result = self.function(encoder, splits, verbose=verbose, **arguments)
+        return dataclasses.replace(result, protocol=self.name)
 
 
 PROTOCOLS: Registry[Protocol] = Registry("protocol")

@@ -112,9 +112,15 @@ def append(path: str | os.PathLike, result: Result) -> None:
 
     Raises:
         TypeError: if the result holds what JSON cannot.
+        ValueError: if `read` would leave it out.
         OSError: if it cannot be written.
     """
     line = json.dumps(result.to_dict()).encode() + b"\n"
+    if not _is_result(json.loads(line)):
+        raise ValueError(
+            "Expected a result with a value and an interval (low, high) that are shares in [0, 1], low first, and counts of at "
+            f"least 1; found the value {result.value}, the interval {result.interval} and {result.num_test} test images."
+        )
     path = Path(path)
     with named(path):
         path.parent.mkdir(parents=True, exist_ok=True)

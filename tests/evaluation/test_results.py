@@ -47,6 +47,16 @@ def test_its_metric_and_details_are_read_by_their_names():
     assert hash(RESULT) == hash(dataclasses.replace(RESULT))
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"value": 3.2, "interval": (3.0, 3.4)}, {"interval": (0.6, 0.4)}, {"num_test": 0}, {"value": np.nan}],
+)
+def test_what_reading_would_leave_out_is_not_written(fields, tmp_path):
+    with pytest.raises(ValueError, match=r"shares in \[0, 1\]"):
+        results.append(tmp_path / "results.jsonl", dataclasses.replace(RESULT, **fields))
+    assert not (tmp_path / "results.jsonl").exists()
+
+
 def test_what_json_cannot_hold_is_refused(tmp_path):
     with pytest.raises(TypeError, match="object cannot be written"):
         results.append(tmp_path / "results.jsonl", dataclasses.replace(RESULT, details={"x": object()}))
