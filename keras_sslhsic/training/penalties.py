@@ -21,9 +21,9 @@ def added(networks: Sequence[keras.Model | None]) -> tf.Tensor | float:
     Raises:
         ValueError: for what layers add when they are called, over several replicas.
     """
-    networks = [network for network in networks if network is not None]
-    losses = [tf.cast(loss, tf.float32) for network in networks for loss in network.losses]
-    regularized = sum(v.regularizer is not None for network in networks for v in network.trainable_weights)
+    called = [network for network in networks if network is not None]
+    losses = [tf.cast(loss, tf.float32) for network in called for loss in network.losses]
+    regularized = sum(v.regularizer is not None for network in called for v in network.trainable_weights)
     if replicas.num_replicas() > 1 and len(losses) > regularized:
         # Keras keeps them in one list, which the replicas, traced by turns, would find those of each other in.
         raise ValueError(
