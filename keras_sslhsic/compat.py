@@ -6,6 +6,7 @@ interface, and so may change with the Keras version, is here.
 
 import collections
 import contextlib
+import functools
 import io
 import json
 import zipfile
@@ -45,6 +46,24 @@ def freeze_but_keep_batch_statistics(model: keras.Model) -> None:
         variable.trainable = False
 
 
+def copy_trainable(source: keras.Model, twin: keras.Model) -> None:
+    """Has the layers of a frozen twin use what those of the source use: statistics of the batch, or those they keep."""
+    for layer, original in zip(twin._flatten_layers(), source._flatten_layers(), strict=True):
+        layer.trainable = original.trainable
+    freeze_but_keep_batch_statistics(twin)
+
+
+@contextlib.contextmanager
+def losses_of_layers(model: keras.Model) -> Iterator[None]:
+    """Has layers of a model keep what they add to the loss in all calls within; each call would begin anew otherwise."""
+    model._get_call_context()
+    try:
+        yield
+    finally:
+        model._maybe_reset_call_context()
+        model._clear_losses()
+
+
 def prepare_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]) -> None:
     """Creates the slots of an optimizer and makes it take gradients that are summed over the replicas already.
 
@@ -53,7 +72,63 @@ def prepare_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence
     """
     if not optimizer.built:
         optimizer.build(list(variables))
-    getattr(optimizer, "inner_optimizer", optimizer)._all_reduce_sum_gradients = list
+    inner = _inner(optimizer)
+    inner._all_reduce_sum_gradients = list
+    if inner.gradient_accumulation_steps and inner._distribution_strategy.num_replicas_in_sync > 1:
+        inner._backend_apply_gradients = functools.partial(_accumulate, inner)
+
+
+def _inner(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """The optimizer that moves the weights: the one within that of a loss scale, or itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def _accumulate(optimizer: Any, gradients: Sequence[tf.Tensor], variables: Sequence[Any]) -> None:
+    """The step of an optimizer that accumulates gradients, of several replicas.
+
+    Keras decides in each replica whether this is a step that moves the weights, and TensorFlow moves none from within such
+    a decision. So all of them decide together.
+    """
+    steps = optimizer.gradient_accumulation_steps
+    sums = [optimizer._accumulated_gradients[optimizer._get_variable_index(v)] for v in variables]
+
+    def move(gradients: Sequence[tf.Tensor]) -> None:
+        means = [(gradient + before) / steps for gradient, before in zip(gradients, sums, strict=True)]
+        optimizer._apply_weight_decay(variables)
+        optimizer._backend_update_step(optimizer._clip_gradients(means), variables, optimizer.learning_rate)
+        if optimizer.use_ema:
+            optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
+
+    def add(gradients: Sequence[tf.Tensor]) -> None:
+        optimizer._backend_increment_gradient_accumulators(gradients, sums)
+
+    def decide(strategy: tf.distribute.Strategy, gradients: Any) -> None:
+        def moves() -> None:
+            strategy.extended.call_for_each_replica(move, args=(gradients,))
+            for total in sums:
+                strategy.extended.update(total.value, lambda v: v.assign(tf.zeros_like(v)), group=False)
+
+        def adds() -> None:
+            strategy.extended.call_for_each_replica(add, args=(gradients,))
+
+        keras.ops.cond((optimizer._iterations + 1) % steps == 0, moves, adds)
+
+    tf.distribute.get_replica_context().merge_call(decide, args=(list(gradients),))
+
+
+def accumulated(optimizer: keras.optimizers.Optimizer) -> int:
+    """How many steps an optimizer takes the gradients of together, to move the weights once."""
+    return _inner(optimizer).gradient_accumulation_steps or 1
+
+
+def updates(optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
+    """How often an optimizer has moved the weights, int64 []: not while it accumulates, or skips a step that overflows."""
+    return tf.convert_to_tensor(_inner(optimizer).iterations)
+
+
+def schedule(optimizer: keras.optimizers.Optimizer) -> Any:
+    """What an optimizer takes its learning rate from: a schedule, a function, or a variable."""
+    return _inner(optimizer)._learning_rate
 
 
 def sum_over_replicas(gradients: list) -> list:
@@ -66,8 +141,7 @@ def sum_over_replicas(gradients: list) -> list:
 
 def learning_rate(optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
     """The learning rate that the next update uses, float32 []."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return tf.cast(inner.learning_rate, tf.float32)
+    return tf.cast(_inner(optimizer).learning_rate, tf.float32)
 
 
 def loss_scale(optimizer: keras.optimizers.Optimizer) -> tf.Tensor:

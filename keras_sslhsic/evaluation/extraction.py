@@ -147,6 +147,10 @@ def _extract(encoder: Any, data: Any, batch_size: int, verbose: bool) -> tuple[n
     if strategy.num_replicas_in_sync > 1:
         batches = strategy.experimental_distribute_dataset(batches)
     step = tf.function(step, input_signature=[batches.element_spec])
+    if strategy.num_replicas_in_sync == 1:
+        step = (
+            step.get_concrete_function()
+        )  # else TensorFlow warns of functions that are made anew for every encoder
 
     features: list[np.ndarray] = []
     labels: list[np.ndarray] = []

@@ -71,8 +71,16 @@ class Objective(keras.losses.Loss):
         """`build`, once and for one trainer.
 
         Raises:
-            ValueError: if the loss keeps the state of another trainer, or has a variable that would not be saved.
+            ValueError: if the trainer has not the networks that the loss needs, the loss keeps the state of another one, or has a
+                variable that would not be saved.
         """
+        for part, has in (("target", bool(trainer.target)), ("predictor", trainer.predictor is not None)):
+            if (needs := getattr(self, f"needs_{part}")) not in (None, has):
+                raise ValueError(
+                    f"{type(self).__name__} {'needs a' if needs else 'is for models without a'} {part} network, and this "
+                    f"{type(trainer).__name__} has {'one' if has else 'none'}: give the model {part}={needs}, or compile it "
+                    "with another loss."
+                )
         if self.owner is None:
             self.build(size)
         elif self.owner() is not trainer and self.variables:

@@ -19,7 +19,7 @@ from keras_sslhsic.training.trainer import Trainer
 class Method(Trainer):
     """A trainer with a projector behind the encoder, and two switches: a predictor behind that, and a target network.
 
-    The target is a moving average of encoder and projector, updated after every step; it keeps its own BatchNorm statistics.
+    The target is a moving average of encoder and projector, updated with the weights; it keeps its own BatchNorm statistics.
 
         target  predictor   the loss compares                                                    as in
         no      no          projections of all views                                             SimCLR
@@ -97,6 +97,10 @@ class Method(Trainer):
                 compat.freeze_but_keep_batch_statistics(network)
             small_maps.multiply_on_small_maps(self.target_encoder)
         self.target_decay = TargetDecay()
+        # The step that the decay counts from: `callbacks.TargetEMA` sets it in every `fit`, so no file needs it.
+        self.target_begin = tf.Variable(
+            0, False, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+        )
         if weight_ema is not None:
             self.keep_weight_ema(weight_ema)
 
@@ -124,13 +128,24 @@ class Method(Trainer):
         stopped = None if target is None else tf.stop_gradient(_stack(target))
         return losses.Hiddens(_stack(online), stopped), features[0]
 
-    def follow(self) -> dict[str, tf.Tensor]:
+    def prepare(self) -> None:
+        """Has the target's layers do what those of the online networks do, frozen or not."""
+        if self.target:
+            compat.copy_trainable(self.encoder, self.target_encoder)
+            compat.copy_trainable(self.projector, self.target_projector)
+
+    def follow(self, moved: tf.Tensor) -> dict[str, tf.Tensor]:
         """Moves the target towards the online networks; returns the decay of its average, "tau"."""
         if not self.target:
             return {}
-        tau = self.target_decay(self.step.value)
-        ema.update(self.target_variables, self.target_sources, tau)
+        tau = self.target_decay(self.updates)
+        ema.update(self.target_variables, self.target_sources, tf.where(moved, tau, 1.0))
         return {"tau": tau}
+
+    @property
+    def updates(self) -> tf.Tensor:
+        """Updates of the weights since the decay of the target began, int64 []."""
+        return (self.step.value - self.target_begin) // compat.accumulated(self.optimizer)
 
     @property
     def target_variables(self) -> list[keras.Variable]:

@@ -6,6 +6,8 @@ from typing import Any
 
 import keras
 
+from keras_sslhsic import compat
+from keras_sslhsic.training import schedules
 from keras_sslhsic.training.schedules import TargetDecay
 
 _CHECK_EVERY = 50  # steps; the model itself notes the exact step of a fault
@@ -15,12 +17,15 @@ class TargetEMA(keras.callbacks.Callback):
     """Lets the target network follow the online network.
 
     The average is taken inside the training step, so it is exact for any `steps_per_execution`; this callback sets its
-    schedule, tau = 1 - (1 - base) (cos(pi t / T) + 1) / 2 at step t of T.
+    schedule, tau = 1 - (1 - base) (cos(pi t / T) + 1) / 2 at the update t of T. Updates of the weights count, not the steps
+    in which an optimizer only accumulates gradients.
 
     Args:
-        base: tau at the first step, in [0, 1].
-        total_steps: T; None takes epochs x steps of the `fit` that it is given to, whose `initial_epoch` counts as
-            trained already. A dataset of unknown length needs it.
+        base: tau at the first update, in [0, 1].
+        total_steps: T. None counts those of one `fit`, from its beginning to its end: the epochs before its `initial_epoch`,
+            or before the checkpoint that it goes on from, are trained already, and the next `fit` begins anew. A number
+            counts all that the model has made since it was new, over several calls of `fit`, and a warning says when they
+            are over. A dataset of unknown length needs a number.
     """
 
     def __init__(self, base: float = 0.99, total_steps: int | None = None):
@@ -52,11 +57,55 @@ class TargetEMA(keras.callbacks.Callback):
                     "The number of training steps is not known, so the schedule of the target network has no end: give "
                     "TargetEMA(total_steps=...) or fit(..., steps_per_epoch=...)."
                 )
-            total_steps = epochs * steps
+            total_steps = max(epochs * steps // compat.accumulated(self.model.optimizer), 1)
         decay = TargetDecay(self.base, total_steps)
         if decay.get_config() != self.model.target_decay.get_config():
             self.model.target_decay = decay
             self.model.train_function = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._begun, self._warned = False, False
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if not self._begun:
+            self._begun = True
+            # The step is that of the checkpoint, if there is one, and so this is where the interrupted run began.
+            step = self.model.step.numpy()
+            self.model.target_begin.assign(0 if self.total_steps else step - epoch * self.params["steps"])
+        made = int(self.model.updates)
+        if self.total_steps and not self._warned and made + _coming(self) > self.total_steps:
+            self._warned = True
+            warnings.warn(
+                f"The schedule of the target network, TargetEMA(total_steps={self.total_steps}), ends after {self.total_steps} "
+                f"updates of the weights: the model has made {made}, training goes on, and the target stands still from then "
+                "on. Give the updates of all its training, or TargetEMA() to begin anew in each fit.",
+                stacklevel=2,
+            )
+
+
+class WatchRate(keras.callbacks.Callback):
+    """Warns, once in a `fit`, where the schedule of the learning rate is over and training goes on."""
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._warned = False
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        schedule = compat.schedule(self.model.optimizer)
+        total, made = schedules.length(schedule), int(compat.updates(self.model.optimizer))
+        if total is not None and not self._warned and made + _coming(self) > total:
+            self._warned = True
+            warnings.warn(
+                f"The schedule of the learning rate, {type(schedule).__name__}, ends after {total} updates of the weights: the "
+                f"optimizer has made {made}, training goes on, and the rate stays at {float(schedule(total)):g} from then on. "
+                "Give a schedule over all the training, or compile with a new optimizer to begin anew.",
+                stacklevel=2,
+            )
+
+
+def _coming(callback: keras.callbacks.Callback) -> int:
+    """Updates of the weights in the epoch that begins; 1 if its length is not known."""
+    steps = callback.params.get("steps")
+    return steps // compat.accumulated(callback.model.optimizer) if steps else 1
 
 
 class WeightEMA(keras.callbacks.Callback):

@@ -48,9 +48,10 @@ class EncodingModel(keras.Model):
             self.ema_encoder.trainable = False
         self.weight_ema = decay
 
-    def update_weight_ema(self) -> None:
-        """One step of the moving average, inside a training step."""
-        ema.update(ema.parameters(self.ema_encoder), ema.parameters(self.encoder), self.weight_ema)
+    def update_weight_ema(self, moved: Any = True) -> None:
+        """One step of the moving average, inside a training step; `moved` says whether that moved the weights."""
+        decay = tf.where(moved, self.weight_ema, 1.0)
+        ema.update(ema.parameters(self.ema_encoder), ema.parameters(self.encoder), decay)
         # The batch statistics are averages already.
         ema.update(ema.statistics(self.ema_encoder), ema.statistics(self.encoder), 0.0)
 

@@ -1,4 +1,4 @@
-"""Schedules: pure functions of the training step."""
+"""Schedules: pure functions of the number of updates of the weights."""
 
 import math
 from typing import Any
@@ -77,6 +77,16 @@ class TargetDecay:
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "TargetDecay":
         return cls(**config)
+
+
+def length(schedule: Any) -> int | None:
+    """The number of steps after which a schedule of Keras stays where it is; None if it never does, or does not say."""
+    if isinstance(schedule, keras.optimizers.schedules.CosineDecay):
+        warmup = 0 if schedule.warmup_target is None else schedule.warmup_steps
+        return int(schedule.decay_steps + warmup)
+    if isinstance(schedule, keras.optimizers.schedules.PolynomialDecay) and not schedule.cycle:
+        return int(schedule.decay_steps)
+    return None
 
 
 def scaled_learning_rate(base: float, batch_size: int) -> float:

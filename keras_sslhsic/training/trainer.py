@@ -12,8 +12,8 @@ from keras_sslhsic import checks, compat
 from keras_sslhsic.data.images import unpack
 from keras_sslhsic.hsic import replicas
 from keras_sslhsic.losses import Hiddens, Objective
-from keras_sslhsic.training import classifier, diagnostics, inputs, lars, older_files, state
-from keras_sslhsic.training.callbacks import StopOnFault, WatchCollapse
+from keras_sslhsic.training import classifier, diagnostics, inputs, lars, older_files, penalties, state
+from keras_sslhsic.training.callbacks import StopOnFault, WatchCollapse, WatchRate
 from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.encoding import EncodingModel
 from keras_sslhsic.training.monitor import Monitor
@@ -85,13 +85,20 @@ class Trainer(EncodingModel):
         """
         raise NotImplementedError
 
-    def follow(self) -> dict[str, tf.Tensor]:
-        """Moves what follows the online networks, after the optimizer's step; returns scalars for the logs."""
+    def prepare(self) -> None:
+        """Does what `compile` has to do with the method's networks, before it reads what is trainable."""
+
+    def follow(self, moved: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Moves what follows the online networks, after the optimizer's step; returns scalars for the logs.
+
+        Args:
+            moved: whether that step moved the weights; one that only accumulates gradients does not.
+        """
         return {}
 
     def default_callbacks(self) -> list[keras.callbacks.Callback]:
         """What `fit` adds, unless one of its kind is given."""
-        return [StopOnFault(), WatchCollapse()]
+        return [StopOnFault(), WatchCollapse(), WatchRate()]
 
     @property
     def online_networks(self) -> list[keras.Model]:
@@ -108,10 +115,11 @@ class Trainer(EncodingModel):
         steps_per_execution: int = 1,
         run_eagerly: bool = False,
     ) -> None:
-        """Chooses what the training step optimises, and how.
+        """Chooses what the training step optimises, and how; which layers are `trainable` is read now.
 
         Args:
-            optimizer: for the networks and the online classifier; any Keras optimizer. `LARS()` by default.
+            optimizer: for the networks and the online classifier; any Keras optimizer. `LARS()` by default. Where it
+                accumulates gradients, target and averages follow its updates; the loss's own state moves with each batch.
             loss: one of `losses`; the method's own by default. It belongs to this model from now on.
             jit_compile: compile the step with XLA. "auto" does so on a single accelerator.
             steps_per_execution: training steps in one call of the device program.
@@ -131,7 +139,7 @@ class Trainer(EncodingModel):
             raise ValueError(
                 f"loss must be one of keras_sslhsic.losses, such as SSLHSICLoss() (a losses.Objective), found {loss!r}."
             )
-        self._check_needs(loss)
+        self.prepare()
         with self.distribute_strategy.scope():
             loss.build_for(self, self.projection_dim)
         self.objective = loss
@@ -142,15 +150,6 @@ class Trainer(EncodingModel):
             run_eagerly=run_eagerly,
         )
         compat.prepare_optimizer(self.optimizer, self.trained_variables)
-
-    def _check_needs(self, loss: Objective) -> None:
-        for part, has in (("target", bool(self.target)), ("predictor", self.predictor is not None)):
-            if (needs := getattr(loss, f"needs_{part}")) not in (None, has):
-                raise ValueError(
-                    f"{type(loss).__name__} {'needs a' if needs else 'is for models without a'} {part} network, and this "
-                    f"{type(self).__name__} has {'one' if has else 'none'}: give the model {part}={needs}, or compile it with "
-                    "another loss."
-                )
 
     def get_compile_config(self) -> dict[str, Any]:
         """What `compile_from_config` needs."""
@@ -213,13 +212,15 @@ class Trainer(EncodingModel):
         images, labels = unpack(data)
         labels = None if labels is None else tf.cast(tf.reshape(labels, [-1]), tf.int32)
         view_seed, loss_seed = self._seeds()
-        hiddens, features = self.hiddens(self._views(images, view_seed), training)
+        with compat.losses_of_layers(self):
+            hiddens, features = self.hiddens(self._views(images, view_seed), training)
+            of_layers = penalties.added([*self.online_networks, self.ema_encoder])
         terms = dict(self.objective.terms(hiddens, loss_seed))
         if "loss" not in terms:
             raise ValueError(
                 f'The terms of {type(self.objective).__name__} must have a "loss", found {", ".join(terms) or "none"}.'
             )
-        loss = terms["loss"]
+        loss = terms["loss"] = terms["loss"] + of_layers
         if self.classifier is not None and labels is not None:
             terms |= classifier.classify(self.classifier, features, labels)
             loss += terms["classifier_loss"]
@@ -240,10 +241,12 @@ class Trainer(EncodingModel):
         terms["grad_norm"] = tf.linalg.global_norm(gradients) / compat.loss_scale(self.optimizer)
         terms["learning_rate"] = compat.learning_rate(self.optimizer)
 
-        self.optimizer.apply(gradients)
-        terms |= self.objective.update(hiddens) | self.follow()
+        before = compat.updates(self.optimizer)
+        self.optimizer.apply(gradients, variables)
+        moved = compat.updates(self.optimizer) > before
+        terms |= self.objective.update(hiddens) | self.follow(moved)
         if self.ema_encoder is not None:
-            self.update_weight_ema()
+            self.update_weight_ema(moved)
         self._note_faults(loss, labels)
         self.step.assign_add(1)
         return self._report(terms)
@@ -298,8 +301,10 @@ class Trainer(EncodingModel):
                 of arrays.
             y: integer labels [N] when x is an array; optional.
             batch_size: for arrays; 256 by default.
-            epochs: index of the last epoch.
-            initial_epoch: where to start. With `callbacks.Checkpoint`, training goes on from the last checkpoint.
+            epochs: index of the last epoch. Each `fit` is a training of its own: the target's schedule begins anew, while
+                one of the learning rate goes on with its optimizer.
+            initial_epoch: where to start; the epochs before it count as trained already. With `callbacks.Checkpoint`,
+                training goes on from the last checkpoint, as if it had not stopped.
             callbacks: as in Keras. Those of `default_callbacks` are added if they are missing.
             **kwargs: passed on to `keras.Model.fit`.
 
