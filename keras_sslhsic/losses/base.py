@@ -71,8 +71,8 @@ class Objective(keras.losses.Loss):
         """`build`, once and for one trainer.
 
         Raises:
-            ValueError: if the trainer has not the networks that the loss needs, or the loss keeps the state of another one or has
-                a variable that would not be saved.
+            ValueError: if the trainer has not the networks that the loss needs, or the loss keeps the state of another one, or
+                has a variable that would not be saved.
         """
         for part, has in (("target", bool(trainer.target)), ("predictor", trainer.predictor is not None)):
             if (needs := getattr(self, f"needs_{part}")) not in (None, has):
