@@ -310,6 +310,11 @@ def _evaluate(options: argparse.Namespace) -> None:
             if options.run_folder
             else {name: _load(name), "raw pixels": raw_pixels}
         )
+        if (channels := next(iter(encoders.values())).input_shape[-1]) != 1:
+            raise ValueError(
+                f"`all` measures on the bundled images, which have 1 channel, and {display(name)} reads {channels}: name a "
+                "protocol and --data."
+            )
         images, seed = FOR_FEATURES.load("bundled"), given.get("seed", 0)
         print(
             table(evaluate.measure(encoders, BUNDLED, images, out, data="bundled", seed=seed, verbose=True))

@@ -8,6 +8,7 @@ import pytest
 
 from keras_sslhsic import cli
 from keras_sslhsic.data import sources
+from keras_sslhsic.encoders import build_encoder, with_preprocessing
 from keras_sslhsic.evaluation import encoder_hash, results
 from keras_sslhsic.evaluation.compare import raw_pixels
 from keras_sslhsic.runs import build, evaluate, folder
@@ -78,3 +79,10 @@ def test_a_run_that_is_not_finished_is_told(run):
     shutil.rmtree(run)
     with pytest.raises(ValueError, match="holds no run"):
         evaluate.evaluate_run(run)
+
+
+def test_the_bundled_table_needs_an_encoder_of_its_images(tmp_path, capsys):
+    encoder = with_preprocessing(build_encoder("r18_1x", (28, 28, 3), width=0.03), 0.5, 0.5)
+    encoder.save(tmp_path / "colour.keras")
+    assert cli.main(["evaluate", "all", "--encoder", str(tmp_path / "colour.keras")]) == 2
+    assert "which have 1 channel, and" in capsys.readouterr().err

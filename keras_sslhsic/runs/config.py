@@ -85,6 +85,10 @@ def set_field(config: ConfigDict, field: str, value: Any) -> None:
     """Sets a field of a config by its dotted name; see `load`."""
     known = list(flatten(config))
     if field not in known:
+        if inside := [name for name in known if name.startswith(f"{field}.")]:
+            raise ValueError(
+                f"The field {field} holds others, which are set one by one: {', '.join(inside)}."
+            )
         nearest = difflib.get_close_matches(field, known, n=3, cutoff=0.4) or known
         raise ValueError(f"The config has no field {field!r}. The nearest ones: {', '.join(nearest)}.")
     *parents, name = field.split(".")
