@@ -386,6 +386,7 @@ def get_config():
     config = run_path({config!r})["get_config"]()
     with config.ignore_type():
         config.data = {{"source": "folder", "path": "Bilder für alle", "image_size": 28, "labels": False, {channels}}}
+        config.evals = {{}}
     return config
 """
 
