@@ -4,6 +4,7 @@ import csv
 from pathlib import Path
 
 import keras
+import pytest
 
 from keras_sslhsic import cli
 
@@ -19,6 +20,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 def test_a_method_of_ones_own_trains_from_the_command_line(tmp_path):
     folder = tmp_path / "run"
     assert not cli.main(["pretrain", "--config", str(METHOD), "--workdir", str(folder), *SMALL])

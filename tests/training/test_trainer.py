@@ -761,6 +761,7 @@ def test_channels_that_do_not_suit_the_views(images, channels):
         model.fit(images, batch_size=8)
 
 
+@pytest.mark.slow
 def test_images_of_another_size_are_traced_anew(tiny_model, images):
     """Three sizes after one another: a size that TensorFlow has made general would leave the crops without shapes."""
     model = tiny_model()

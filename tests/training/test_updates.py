@@ -41,6 +41,7 @@ def expected(total, base=0.99):
     return [float(decay(step)) for step in range(total)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", ["nothing", "compile", "load"])
 def test_every_fit_has_a_schedule_of_its_own(tiny_model, images, tmp_path, between):
     model, taus = tiny_model(), Taus()
@@ -75,6 +76,7 @@ def test_what_initial_epoch_leaves_out_counts_as_trained(tiny_model, images):
     np.testing.assert_allclose(taus.found, expected(12)[6:], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_second_fit_that_is_interrupted_goes_on_exactly(tiny_model, images, tmp_path):
     """Its schedule began where the first `fit` ended, and so does that of whoever goes on with it."""
 

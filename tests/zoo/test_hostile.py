@@ -125,6 +125,7 @@ def places(tree, path=()):
         yield from places(value, (*path, key))
 
 
+@pytest.mark.slow
 def test_every_field_of_a_note_may_be_wrong(weights):
     assert loads_or_says(weights(NOTE)) is not None
     note = json.loads(json.dumps(NOTE))
@@ -144,6 +145,7 @@ def test_every_field_of_a_note_may_be_wrong(weights):
             )
 
 
+@pytest.mark.slow
 def test_every_field_of_a_spec_may_be_wrong(network, tmp_path):
     encoder = with_preprocessing(network, 0.5, [0.25, 0.5, 0.25], size=4)
     path = tmp_path / "a.keras"
