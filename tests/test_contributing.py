@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md promises: a method is one file, and nothing else is touched."""
+"""What docs/contributing.md promises: a method is one file, and nothing else is touched."""
 
 import csv
 from pathlib import Path
