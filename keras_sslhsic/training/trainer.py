@@ -389,7 +389,7 @@ class Trainer(EncodingModel):
     def get_config(self) -> dict[str, Any]:
         """The arguments of `__init__`, and `weight_ema`."""
         return super().get_config() | {
-            "encoder": keras.saving.serialize_keras_object(self.encoder),
+            "encoder": compat.for_older_keras(keras.saving.serialize_keras_object(self.encoder)),
             "views": self.policy.to_dict(),
             "num_classes": self.num_classes,
             "weight_ema": self.weight_ema,
