@@ -9,6 +9,7 @@ import contextlib
 import functools
 import io
 import json
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,17 @@ import tensorflow as tf
 from keras.src.models.functional import Functional
 from keras.src.saving import saving_lib
 from keras.src.utils.naming import to_snake_case
+
+
+def warn_of_tensorflow(version: str = tf.__version__) -> None:
+    """Warns of a TensorFlow under which XLA computes wrong values, which other packages' requirements may bring."""
+    if [int(number) for number in version.split(".")[:2]] > [2, 20]:
+        warnings.warn(
+            f"This is TensorFlow {version}, whose XLA computes wrong values on CPU for the views of training: pip install "
+            "'tensorflow>=2.20,<2.21'. keras_sslhsic is tested with TensorFlow 2.20.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def automatic_names(network: keras.Layer) -> set[str]:

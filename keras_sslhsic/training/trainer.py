@@ -151,8 +151,10 @@ class Trainer(EncodingModel):
         )
         compat.prepare_optimizer(self.optimizer, self.trained_variables)
 
-    def get_compile_config(self) -> dict[str, Any]:
-        """What `compile_from_config` needs."""
+    def get_compile_config(self) -> dict[str, Any] | None:
+        """What `compile_from_config` needs; None before `compile`."""
+        if not self.compiled:
+            return None
         return {
             "optimizer": keras.optimizers.serialize(
                 getattr(self.optimizer, "inner_optimizer", self.optimizer)
