@@ -13,6 +13,10 @@ if _keras.backend.backend() != "tensorflow":
         "environment variable KERAS_BACKEND=tensorflow before Keras is imported."
     )
 
+from keras_sslhsic import compat as _compat
+
+_compat.warn_of_tensorflow()
+
 from keras_sslhsic import callbacks as callbacks
 from keras_sslhsic import data as data
 from keras_sslhsic import evaluation as evaluation

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import io
 import json
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,17 @@ import tensorflow as tf
 from keras.src.models.functional import Functional
 from keras.src.saving import saving_lib
 from keras.src.utils.naming import to_snake_case
+
+
+def warn_of_tensorflow(version: str = tf.__version__) -> None:
+    """Warns of a TensorFlow under which XLA computes wrong values, which other packages' requirements may bring."""
+    if [int(number) for number in version.split(".")[:2]] > [2, 20]:
+        warnings.warn(
+            f"This is TensorFlow {version}, whose XLA computes wrong values on CPU for the views of training: pip install "
+            "'tensorflow>=2.20,<2.21'. keras_sslhsic is tested with TensorFlow 2.20.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def automatic_names(network: keras.Layer) -> set[str]:
@@ -239,13 +251,36 @@ def set_trainable(model: keras.Model, trainable: bool) -> None:
 NOTE = "keras_sslhsic"  # attribute of a .weights.h5 file, member of a .keras file: JSON
 
 
+# What layers save since Keras 3.14, with the values under which they compute what they did before. Older Keras takes no such
+# keys, and every Keras takes their absence.
+_SAVED_SINCE = {"BatchNormalization": {"renorm": False, "renorm_clipping": None, "renorm_momentum": 0.99}}
+
+
+def for_older_keras(config: Any) -> Any:
+    """The JSON of layers, as `keras.saving` makes it, without what older Keras would refuse and nobody needs."""
+    if isinstance(config, list):
+        return [for_older_keras(value) for value in config]
+    if not isinstance(config, dict):
+        return config
+    config = {key: for_older_keras(value) for key, value in config.items()}
+    later = _SAVED_SINCE.get(config.get("class_name", ""), {})
+    if later and all(config["config"].get(key, value) == value for key, value in later.items()):
+        config["config"] = {key: value for key, value in config["config"].items() if key not in later}
+    return config
+
+
 def archive(model: keras.Model, note: Mapping[str, Any] | None = None) -> bytes:
-    """What `model.save("NAME.keras")` writes, with a note if one is given."""
-    content = io.BytesIO()
-    saving_lib.save_model(model, content)
-    if note is not None:
-        with zipfile.ZipFile(content, "a") as members:
-            members.writestr(f"{NOTE}.json", json.dumps(note))
+    """What `model.save("NAME.keras")` writes, as older Keras reads it too, with a note if one is given."""
+    written, content = io.BytesIO(), io.BytesIO()
+    saving_lib.save_model(model, written)
+    with zipfile.ZipFile(written) as members, zipfile.ZipFile(content, "w") as kept:
+        for member in members.infolist():
+            value = members.read(member)
+            if member.filename == "config.json":
+                value = json.dumps(for_older_keras(json.loads(value))).encode()
+            kept.writestr(member, value)
+        if note is not None:
+            kept.writestr(f"{NOTE}.json", json.dumps(note))
     return content.getvalue()
 
 

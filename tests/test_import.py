@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_sslhsic import LARS, SSLHSIC, build_encoder
+from keras_sslhsic import LARS, SSLHSIC, build_encoder, compat
 
 HEAVY = ["sklearn", "matplotlib", "tensorflow_probability", "cv2", "tensorflow_datasets"]
 SETTINGS = ["TF_ENABLE_ONEDNN_OPTS", "TF_CPP_MIN_LOG_LEVEL"]
@@ -75,3 +75,14 @@ import keras, keras_sslhsic
 model = keras.models.load_model({str(tmp_path / "model.keras")!r})
 print(json.dumps([type(model).__name__, type(model.optimizer).__name__]))"""
     assert run(code) == ["SSLHSIC", "LARS"]
+
+
+@pytest.mark.parametrize("version", ["2.21.0", "2.21.0-rc1", "3.0.0"])
+def test_a_tensorflow_that_computes_wrong_values_is_named(version):
+    with pytest.warns(RuntimeWarning, match="pip install 'tensorflow>=2.20,<2.21'"):
+        compat.warn_of_tensorflow(version)
+
+
+def test_the_tested_tensorflow_is_no_reason_to_warn(recwarn):
+    compat.warn_of_tensorflow("2.20.3")
+    assert not recwarn

@@ -9,6 +9,11 @@ from keras_sslhsic import compat
 from keras_sslhsic.hsic import kernels, replicas
 
 
+class _LargeEnough(keras.constraints.Constraint):
+    def __call__(self, value: tf.Tensor) -> tf.Tensor:
+        return tf.maximum(value, kernels.MIN_SCALE)
+
+
 class LearntScale:
     """A kernel's scale as a variable that an optimizer of its own moves (Li et al. 2021, sections 4.1 and D.1.2).
 
@@ -38,7 +43,7 @@ class LearntScale:
             aggregation="only_first_replica",
             name="kernel_scale",
         )
-        self.variable.constraint = lambda value: tf.maximum(value, kernels.MIN_SCALE)
+        self.variable.constraint = _LargeEnough()
         self.optimizer = keras.optimizers.deserialize(optimizer) if optimizer else keras.optimizers.Adam(3e-4)
         compat.prepare_optimizer(self.optimizer, [self.variable])
 

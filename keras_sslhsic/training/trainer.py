@@ -151,8 +151,10 @@ class Trainer(EncodingModel):
         )
         compat.prepare_optimizer(self.optimizer, self.trained_variables)
 
-    def get_compile_config(self) -> dict[str, Any]:
-        """What `compile_from_config` needs."""
+    def get_compile_config(self) -> dict[str, Any] | None:
+        """What `compile_from_config` needs; None before `compile`."""
+        if not self.compiled:
+            return None
         return {
             "optimizer": keras.optimizers.serialize(
                 getattr(self.optimizer, "inner_optimizer", self.optimizer)
@@ -389,7 +391,7 @@ class Trainer(EncodingModel):
     def get_config(self) -> dict[str, Any]:
         """The arguments of `__init__`, and `weight_ema`."""
         return super().get_config() | {
-            "encoder": keras.saving.serialize_keras_object(self.encoder),
+            "encoder": compat.for_older_keras(keras.saving.serialize_keras_object(self.encoder)),
             "views": self.policy.to_dict(),
             "num_classes": self.num_classes,
             "weight_ema": self.weight_ema,

@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -123,12 +124,30 @@ def reason(error: Exception) -> str:
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike, problem: str) -> Iterator[zipfile.ZipFile | h5py.File]:
     """The members of a .keras file, or the datasets of an HDF5 file; errors name the file."""
+    advice = ""
     with files.open_regular(path, LARGEST) as file:
         try:
             with _members(file) if str(path).endswith(".keras") else h5py.File(file, "r") as content:
+                advice = _advice(content)
                 yield content
         except Exception as error:  # both formats, and the layers of a model, raise whatever they like
-            raise ValueError(f"{files.display(path)} {problem}: {reason(error)}.") from error
+            raise ValueError(f"{files.display(path)} {problem}: {reason(error)}.{advice}") from error
+
+
+def _advice(content: zipfile.ZipFile | h5py.File) -> str:
+    """What may help if a file does not load: a version of Keras not older than the one that wrote it."""
+    if not isinstance(content, zipfile.ZipFile) or "metadata.json" not in content.namelist():
+        return ""
+    written = str(json.loads(content.read("metadata.json")).get("keras_version", ""))
+    if not re.fullmatch(r"\d+(\.\d+)+", written) or _numbers(written) <= _numbers(keras.__version__):
+        return ""
+    return (
+        f" Keras {written} wrote it, and this is Keras {keras.__version__}: pip install 'keras>={written}'."
+    )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 def _members(file: BinaryIO) -> zipfile.ZipFile:
