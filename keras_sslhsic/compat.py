@@ -229,9 +229,10 @@ def is_functional(model: Any) -> bool:
     return isinstance(model, Functional)
 
 
-def is_graph(model: Any) -> bool:
-    """Whether a model is a graph of layers, or a built sequence of them."""
-    return is_functional(getattr(model, "_functional", None) or model)
+def output_of(model: Any) -> Any:
+    """What a model gives, symbolic: one tensor or a structure of them; None unless it is a graph or sequence of layers."""
+    graph = getattr(model, "_functional", None) or model
+    return graph._outputs_struct if is_functional(graph) else None
 
 
 def shapes_of(model: Any) -> tuple[Any, Any]:

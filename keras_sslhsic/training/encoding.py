@@ -135,21 +135,17 @@ def _check_encoder(encoder: Any) -> None:
     advice = 'make one with keras_sslhsic.build_encoder("r50_1x")'
     if not isinstance(encoder, keras.Model):
         raise ValueError(f"encoder must be a keras.Model, found {encoder!r:.80}: {advice}.")
-    if not compat.is_graph(encoder):
+    if (output := compat.output_of(encoder)) is None:
         raise ValueError(
             f"encoder must be a functional or sequential keras.Model that begins with keras.Input((H, W, C)), found the "
             f"{type(encoder).__name__} {encoder.name!r}: call it on such an input, or {advice}."
         )
-    reads, gives = encoder.input_shape, encoder.output_shape
-    if [len(shape) if isinstance(shape, tuple) else None for shape in (reads, gives)] != [4, 2] or None in (
-        reads[3],
-        gives[1],
-    ):
-        pooling = (
-            ": end it with keras.layers.GlobalAveragePooling2D()"
-            if isinstance(gives, tuple) and len(gives) == 4
-            else ""
-        )
+    reads, pooling = encoder.input_shape, ""
+    gives = keras.tree.map_structure(lambda tensor: list(tensor.shape), output)
+    one = isinstance(reads, tuple) and len(reads) == 4 and keras.utils.is_keras_tensor(output)
+    if not one or len(gives) != 2 or None in (reads[3], gives[1]):
+        if one and len(gives) == 4:
+            pooling = ": end it with keras.layers.GlobalAveragePooling2D()"
         raise ValueError(
-            f"encoder must map one batch of images [B, H, W, C] to features [B, F], found {reads} and {gives}{pooling}."
+            f"encoder must map one batch of images [B, H, W, C] to features [B, F], found {list(reads)} and {gives}{pooling}."
         )

@@ -239,9 +239,12 @@ class Trainer(EncodingModel):
         ):  # what `fit` validates on is looked at before it begins
             self._refuse(sample_weight=sample_weight)
             x = self._to_evaluate(x, y, batch_size, steps)
-        results = super().evaluate(
-            x, verbose=verbose, steps=steps, callbacks=callbacks, return_dict=True, **kwargs
-        )
+        with warnings.catch_warnings():
+            if steps is None:  # to the end of the batches, and it is no surprise
+                warnings.filterwarnings("ignore", message="Your input ran out of data")
+            results = super().evaluate(
+                x, verbose=verbose, steps=steps, callbacks=callbacks, return_dict=True, **kwargs
+            )
         return results if return_dict else [results[name] for name in self.metrics_names]
 
     def _to_evaluate(self, x: Any, y: Any, batch_size: int | None, steps: int | None) -> Any:
@@ -321,7 +324,9 @@ class Trainer(EncodingModel):
             tf.zeros(v.shape, v.dtype) if g is None else g for g, v in zip(gradients, variables, strict=True)
         ]
         gradients = compat.sum_over_replicas(gradients)
-        terms["grad_norm"] = tf.linalg.global_norm(gradients) / compat.loss_scale(self.optimizer)
+        terms["grad_norm"] = tf.linalg.global_norm(
+            [tf.cast(gradient, tf.float32) for gradient in gradients]
+        ) / compat.loss_scale(self.optimizer)
         terms["learning_rate"] = compat.learning_rate(self.optimizer)
 
         before = compat.updates(self.optimizer)

@@ -57,7 +57,7 @@ def test_a_foreign_dataset_is_taken_as_it_is():
 
 
 def test_labels_beside_a_handle_are_refused():
-    with pytest.raises(ValueError, match="found y beside them"):
+    with pytest.raises(ValueError, match="found y beside the ArrayImages"):
         given(from_arrays(X, batch_size=8), np.arange(24))
 
 

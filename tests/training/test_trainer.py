@@ -10,8 +10,8 @@ import tensorflow as tf
 import keras_sslhsic
 from keras_sslhsic import LARS, SSLHSIC, callbacks, losses, methods, views
 from keras_sslhsic.data import from_arrays
-from keras_sslhsic.hsic import kernels
 from keras_sslhsic.data.images import unpack
+from keras_sslhsic.hsic import kernels
 from keras_sslhsic.training.monitor import Monitor
 
 METRICS = {
