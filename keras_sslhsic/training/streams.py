@@ -248,7 +248,7 @@ def _finite(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
     A batch with NaN or infinities raises InvalidArgumentError.
     """
-    message = "The images hold NaN or infinite values: find out where they come from"
+    message = "The images or crops hold NaN or infinite values: find out where they come from"
 
     def is_float(tensor: Any) -> bool:
         return getattr(tensor, "dtype", tf.uint8).is_floating
