@@ -17,8 +17,11 @@ from typing import Any
 import h5py
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
 from keras.src.models.functional import Functional
 from keras.src.saving import saving_lib
+from keras.src.trainers import data_adapters
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.utils.naming import to_snake_case
 
 
@@ -190,9 +193,58 @@ def of_all_replicas(strategy: tf.distribute.Strategy, value: int) -> list[int]:
     return strategy.experimental_local_results(gather())[0].numpy().tolist()
 
 
+class Batches(DataAdapter):
+    """What Keras makes of a `keras.utils.PyDataset` or a generator: `fit`, `evaluate` and `predict` of Keras take it too.
+
+    Attributes:
+        source: what it is made of.
+        first: the first batch.
+        dataset: all of them.
+        num_batches: batches there are; None where that is not known.
+    """
+
+    def __init__(self, x: Any, first: Any) -> None:
+        self._adapter = data_adapters.get_data_adapter(x)
+        self.source, self.first, self.dataset = x, first, self._adapter.get_tf_dataset()
+        self._num_batches = self._adapter.num_batches
+
+    def become(self, dataset: tf.data.Dataset, num_batches: int | None = None) -> "Batches":
+        """Has Keras read another dataset, which is made of this one."""
+        self.dataset, self._num_batches = dataset, num_batches
+        return self
+
+    @property
+    def element_spec(self) -> Any:
+        return self.dataset.element_spec
+
+    @property
+    def num_batches(self) -> int | None:
+        return self._num_batches
+
+    def get_tf_dataset(self) -> tf.data.Dataset:
+        return self.dataset
+
+    def on_epoch_begin(self) -> None:
+        self._adapter.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self._adapter.on_epoch_end()
+
+
+def is_saved_to_hdf5() -> bool:
+    """Whether Keras is asking for the config of a model to write it to an HDF5 file."""
+    return bool(global_state.get_global_attribute("use_legacy_config"))
+
+
 def is_functional(model: Any) -> bool:
     """Whether a model is a graph of layers, which can be copied with other layers in it."""
     return isinstance(model, Functional)
+
+
+def output_of(model: Any) -> Any:
+    """What a model gives, symbolic: one tensor or a structure of them; None unless it is a graph or sequence of layers."""
+    graph = getattr(model, "_functional", None) or model
+    return graph._outputs_struct if is_functional(graph) else None
 
 
 def shapes_of(model: Any) -> tuple[Any, Any]:

@@ -3,21 +3,22 @@
 from collections.abc import Sequence
 from typing import Any
 
+import h5py
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic.data.images import Images, Read, part, spread
+from keras_sslhsic.data.images import Images, Read, part, spread, unpack
 from keras_sslhsic.data.order import Order
 
 
-def check_images(x: np.ndarray) -> None:
-    """Raises ValueError, saying how to convert, unless `x` is uint8 [N, H, W, C] in [0, 255], N > 0."""
-    if not x.size:
+def check_images(x: Any) -> None:
+    """Raises ValueError, saying how to convert, unless `x` holds numbers in [0, 255], [N, H, W, C], N > 0."""
+    if 0 in x.shape:
         raise ValueError(
             f"Expected images [N, H, W, C], found none: the array has the shape {list(x.shape)}."
         )
-    if x.dtype != np.uint8:
-        raise ValueError(f"Images must be uint8 in [0, 255], found {x.dtype}{_conversion(x)}.")
+    if x.dtype != np.uint8 and (conversion := _conversion(np.asarray(x))):
+        raise ValueError(f"Images must be uint8, or numbers in [0, 255], found {x.dtype}{conversion}.")
     if x.ndim != 4:
         hint = ""
         if x.ndim == 3:
@@ -31,31 +32,58 @@ def check_images(x: np.ndarray) -> None:
 
 
 def _conversion(x: np.ndarray) -> str:
-    """What range images of another type have, and what makes them uint8."""
+    """What range images of another type have, and what makes them uint8; empty for those in [0, 255]."""
     if x.dtype.kind not in "iuf":
-        return ""
+        return ": convert them with np.asarray(x, np.uint8)"
     low, high = x.min(), x.max()
     if not (np.isfinite(low) and np.isfinite(high)):
         return " with NaN or infinite values: find out where they come from"
+    if low >= 0 and high <= 255 and (high > 1 or high == 0 or len(x) == 1):  # one image may be that dark
+        return ""
     if low >= 0 and high <= 1:
         return " in [0, 1]: convert them with np.round(x * 255).astype(np.uint8)"
-    scale = "" if low >= 0 and high <= 255 else "scale them to [0, 255] and "
-    return f" in [{low:g}, {high:g}]: {scale}convert them with np.round(x).astype(np.uint8)"
+    return f" in [{low:g}, {high:g}]: scale them to [0, 255]"
 
 
-def check_labels(y: np.ndarray, num_examples: int) -> None:
-    """Raises ValueError unless `y` holds one integer, not negative, for each example."""
+def check_crops(crops: Any) -> None:
+    """Raises ValueError unless crops are uint8, or lie in [0, 1]; resampling overshoots by less than half of that."""
+    if crops.dtype == np.uint8:
+        return
+    low, high = float(np.min(crops)), float(np.max(crops))
+    if not np.isfinite([low, high]).all():
+        raise ValueError("The crops hold NaN or infinite values: find out where they come from.")
+    if not (low >= -0.5 and high <= 1.5):
+        raise ValueError(
+            f"Crops that are not uint8 must lie in [0, 1], found values from {low:g} to {high:g}: give them as uint8 in "
+            "[0, 255], or divide by 255."
+        )
+
+
+def check_labels(y: Any, num_examples: int) -> np.ndarray:
+    """Labels as int64 [N], of whole numbers of any type, [N] or in a column [N, 1].
+
+    Raises:
+        ValueError: unless they are one whole number, not negative, for each example.
+    """
+    y = np.asarray(y)
+    if y.ndim == 2 and y.shape[1] == 1:  # as Keras's own data sets have them
+        y = y[:, 0]
     if y.shape != (num_examples,):
         hint = ": pass np.argmax(y, axis=-1)" if y.ndim == 2 and y.shape[1] > 1 else ""
         raise ValueError(
             f"Labels must have the shape [{num_examples}], one for each image, found {list(y.shape)}{hint}."
         )
-    if y.dtype.kind not in "iu":
-        names = y.dtype.kind in "USO"
-        convert = "np.unique(y, return_inverse=True)[1]" if names else "y.astype(np.int64)"
-        raise ValueError(f"Labels must be integers, found {y.dtype}: convert them with {convert}.")
-    if y.size and y.min() < 0:
+    if y.dtype.kind not in "biuf":
+        raise ValueError(
+            f"Labels must be integers, found {y.dtype}: convert them with np.unique(y, return_inverse=True)[1]."
+        )
+    if not np.all(np.isfinite(y) & (np.floor(y) == y)):
+        raise ValueError(
+            f"Labels must be integers, found {y[np.floor(y) != y][0]}: number the classes from 0."
+        )
+    if y.min() < 0:
         raise ValueError(f"Labels must not be negative, found {y.min()}: number the classes from 0.")
+    return y.astype(np.int64)
 
 
 class ArrayImages(Images):
@@ -65,15 +93,16 @@ class ArrayImages(Images):
         model.fit(keras_sslhsic.data.from_arrays(x, y, batch_size=128), epochs=10)
 
     Args:
-        x: images, uint8 [N, H, W, C] in [0, 255].
-        y: labels, integers [N], or None.
+        x: images, uint8 [N, H, W, C], or other numbers in [0, 255], which batches hold as float32; or crops {"view1", "view2",
+            ...}, uint8, or float in [0, 1], and optionally "label". uint8 of an h5py.Dataset is read batch by batch.
+        y: labels, whole numbers [N] or [N, 1], or None.
         batch_size: examples in a batch.
         class_names: of the labels, or None.
         **order: `seed=0`, `shuffle=True`, `drop_remainder=True`: see `keras_sslhsic.data.Order`.
 
     Raises:
-        ValueError: the images are not uint8 [N, H, W, C], the labels are not integers [N], or there are fewer images than
-            one batch.
+        ValueError: the images are not [N, H, W, C] in their range, the labels are not whole numbers, one for each image, or
+            there are fewer images than one batch.
     """
 
     def __init__(
@@ -85,20 +114,38 @@ class ArrayImages(Images):
         class_names: Sequence[str] | None = None,
         **order: Any,
     ) -> None:
-        x = np.asanyarray(x)
-        check_images(x)
-        self._arrays = {"image": x}
-        if y is not None:
-            y = np.asarray(y)
-            check_labels(y, len(x))
-            self._arrays["label"] = y.astype(np.int64)
+        images, labels = unpack(x)
+        y = labels if y is None else y
+        crops = isinstance(images, tuple)
+        self._arrays: dict[str, Any] = {}
+        for number, array in enumerate(images if crops else (images,), 1):
+            if not (isinstance(array, h5py.Dataset) and array.dtype == np.uint8):
+                array = np.asanyarray(array)
+            if crops:
+                check_crops(array)
+            else:
+                check_images(array)
+            self._arrays[f"view{number}" if crops else "image"] = array
+        sizes = [len(array) for array in self._arrays.values()]
+        if len(set(sizes)) > 1:
+            raise ValueError(f"Expected as many crops of each view, found {sizes}.")
         columns = {
-            name: tf.TensorSpec(column.shape[1:], column.dtype) for name, column in self._arrays.items()
+            name: tf.TensorSpec(array.shape[1:], tf.uint8 if array.dtype == np.uint8 else tf.float32)
+            for name, array in self._arrays.items()
         }
-        super().__init__(Order(len(x), batch_size, **order), columns, class_names)
+        if y is not None:
+            self._arrays["label"] = check_labels(y, sizes[0])
+            columns["label"] = tf.TensorSpec([], tf.int64)
+        super().__init__(Order(sizes[0], batch_size, **order), columns, class_names)
 
     def sample(self, n: int) -> np.ndarray:
-        return self._arrays["image"][spread(self.num_examples, n)]
+        name, array = next(iter(self._arrays.items()))
+        found = array[spread(self.num_examples, n)]
+        if found.dtype == np.uint8:
+            return found
+        return np.rint(np.clip(found, 0, 255) if name == "image" else 255 * np.clip(found, 0, 1)).astype(
+            np.uint8
+        )
 
     def _reading(
         self, epoch: int, step: int, epochs: int | None, share: tuple[int, int]
@@ -106,9 +153,19 @@ class ArrayImages(Images):
         # By a Python function, since TensorFlow would copy the whole array, and its graphs end at 2 GiB.
         def read(_: np.ndarray, examples: np.ndarray) -> dict[str, np.ndarray]:
             rows = examples[part(len(examples), share)]
-            return {name: column[rows] for name, column in self._arrays.items()}
+            return {name: self._rows(name, rows) for name in self._arrays}
 
         return self.order.batches(epoch, step, epochs), read
+
+    def _rows(self, name: str, rows: np.ndarray) -> np.ndarray:
+        array = self._arrays[name]
+        if isinstance(array, h5py.Dataset):  # it takes increasing numbers alone
+            increasing = np.argsort(rows)
+            found = np.empty([len(rows), *array.shape[1:]], array.dtype)
+            found[increasing] = array[rows[increasing]]
+        else:
+            found = array[rows]
+        return found.astype(self.columns[name].dtype.as_numpy_dtype, copy=False)
 
 
 from_arrays = ArrayImages

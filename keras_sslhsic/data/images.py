@@ -1,6 +1,8 @@
 """The handle on a data set to train on, and what a batch of it is."""
 
 import abc
+import copy
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -74,6 +76,13 @@ class Images(abc.ABC):
         examples, read = self._reading(epoch, step, epochs, share)
         return map_python(examples, read, self._specs(count))
 
+    def ordered(self, **changes: Any) -> "Images":
+        """The same images in another `Order`: `shuffle=False, drop_remainder=False` is each of them once, as they come."""
+        twin = copy.copy(self)
+        twin.order = dataclasses.replace(self.order, **changes)
+        twin.steps_per_epoch, twin.element_spec = twin.order.steps_per_epoch, twin._specs(1)
+        return twin
+
     @abc.abstractmethod
     def sample(self, n: int) -> np.ndarray:
         """Some images to look at, uint8 [n, H, W, C], or all if there are fewer; no others are decoded."""
@@ -99,9 +108,14 @@ def unpack(data: Any) -> tuple[Any, Any]:
         (images [B, H, W, C] or a tuple of crops [B, S, S, C], labels int [B] or None).
 
     Raises:
-        ValueError: if a dict holds no images.
+        ValueError: if a dict holds no images, or there is something beside images and labels.
     """
     if isinstance(data, (tuple, list)):
+        if any(part is not None for part in data[2:]) or not data:
+            raise ValueError(
+                f"A batch must be images, or (images, labels), found {len(data)} parts: leave out the weights of "
+                "samples, which training without labels has no use for."
+            )
         labels = data[1] if len(data) > 1 else None
         images, own_labels = unpack(data[0])
         return images, own_labels if labels is None else labels

@@ -74,18 +74,18 @@ class Method(Trainer):
         checks.flag("predictor", predictor, optional=True)
         checks.flag("batch_norm_output", batch_norm_output)
         super().__init__(encoder, views, seed, **kwargs)
-        self.projector_hidden = projector_hidden
-        self.projection_dim = projection_dim
+        self.projector_hidden = int(projector_hidden)
+        self.projection_dim = int(projection_dim)
         self.batch_norm_output = batch_norm_output
         self.target = bool(self.default_loss.needs_target if target is None else target)
         predicts = bool(self.default_loss.needs_predictor if predictor is None else predictor)
         head: dict[str, Any] = {
-            "hidden": projector_hidden,
-            "output": projection_dim,
+            "hidden": self.projector_hidden,
+            "output": self.projection_dim,
             "batch_norm_output": batch_norm_output,
         }
         self.projector = heads.projector(encoder.output_shape[-1], **head)
-        self.predictor = heads.predictor(projection_dim, **head) if predicts else None
+        self.predictor = heads.predictor(self.projection_dim, **head) if predicts else None
         # Made in this order, a seed gives the first weights that it always gave.
         self.add_classifier(num_classes)
         self.target_encoder: Any = None

@@ -5,9 +5,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_sslhsic import compat
 from keras_sslhsic.data.images import unpack
 from keras_sslhsic.encoders import small_maps, with_preprocessing
-from keras_sslhsic.training import ema, inputs
+from keras_sslhsic.training import ema, inputs, streams
 from keras_sslhsic.views import policy
 
 
@@ -24,15 +25,12 @@ class EncodingModel(keras.Model):
         **kwargs: of `keras.Model`.
 
     Raises:
-        ValueError: if the encoder is no Keras model.
+        ValueError: if the encoder is no model from images to features whose shapes are known.
     """
 
     def __init__(self, encoder: keras.Model, views: Any, **kwargs: Any):
         super().__init__(**kwargs)
-        if not isinstance(encoder, keras.Model):
-            raise ValueError(
-                f'encoder must be a keras.Model, got {encoder!r}: make one with keras_sslhsic.build_encoder("r50_1x").'
-            )
+        _check_encoder(encoder)
         self.policy = policy.get(views)
         small_maps.multiply_on_small_maps(encoder)
         self.encoder = encoder
@@ -42,7 +40,7 @@ class EncodingModel(keras.Model):
     def keep_weight_ema(self, decay: float) -> None:
         """Keeps a moving average of the encoder's weights in `ema_encoder` from now on; decay is in [0, 1)."""
         if not 0.0 <= decay < 1.0:
-            raise ValueError(f"weight_ema must be None or in [0, 1), got {decay}.")
+            raise ValueError(f"weight_ema must be None or in [0, 1), found {decay}.")
         if self.ema_encoder is None:
             self.ema_encoder = ema.copy_of(self.encoder, "ema_encoder")
             self.ema_encoder.trainable = False
@@ -65,26 +63,89 @@ class EncodingModel(keras.Model):
         return with_preprocessing(self.evaluation_encoder, self.policy.mean, self.policy.std)
 
     def call(self, images: Any, training: bool = False) -> tf.Tensor:
-        """Features of the evaluation encoder, float32 [B, F], for images in [0, 255], or a dict of them."""
-        if isinstance(images, dict):
-            images, _ = unpack(images)
-        return self.evaluation_encoder(
-            policy.prepare(inputs.unit_range(images), self.policy), training=training
-        )
+        """Features of the evaluation encoder, float [B, F], for images in [0, 255], or a dict of them."""
+        images, _ = unpack(images)
+        return self.evaluation_encoder(policy.prepare(unit_range(images), self.policy), training=training)
 
     def __call__(self, images: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
         """`call`, of images that are looked at before."""
-        if tf.executing_eagerly() and not keras.utils.is_keras_tensor(images):
+        if not any(map(keras.utils.is_keras_tensor, keras.tree.flatten(images))):
             inputs.check_call(images, self.encoder.input_shape[1:])
         return super().__call__(images, *args, **kwargs)
 
-    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> Any:
         """Features of images, as `keras.Model.predict`.
 
         Args:
-            x: uint8 [N, H, W, C], or float in [0, 255]; a dict with such an array; or a finite dataset of batches.
-            *args: as in `keras.Model.predict`.
-            **kwargs: likewise.
+            x: uint8 [N, H, W, C], or other numbers in [0, 255]; a dict with such an array; a data set of `keras_sslhsic.data`,
+                whose images are read once each and in their order; or batches: a dataset, a PyDataset or a generator.
+            batch_size: of arrays, 32 by default.
+            verbose: as in Keras.
+            steps: batches to read; None reads all.
+            callbacks: as in Keras.
+
+        Raises:
+            ValueError: for images that are not such, or batches without end if `steps` is None.
         """
-        inputs.check_given(x, self.encoder.input_shape[1:])
-        return super().predict(x, *args, **kwargs)
+        if streams.is_array(x) or isinstance(x, dict):
+            inputs.check_call(x, self.encoder.input_shape[1:])
+        given = streams.given(
+            x, steps=steps, batch_size=batch_size or 32, shuffle=False, drop_remainder=False
+        )
+        inputs.check_call(unpack(given.element_spec)[0], self.encoder.input_shape[1:])
+        inputs.look(given, self.encoder.input_shape[1:])
+        data = streams.to_predict(given, self.distribute_strategy.num_replicas_in_sync)
+        found = super().predict(data, verbose=verbose, steps=steps, callbacks=callbacks)
+        return found[0][found[1]] if isinstance(found, list | tuple) else found
+
+    def predict_step(self, data: Any) -> Any:
+        """Features of a batch of images, and whatever comes beside them as it is."""
+        images, *beside = data if isinstance(data, tuple) else (data,)
+        features = self(images, training=False)
+        return (features, *beside) if beside else features
+
+    def export(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        """As `keras.Model.export`, of `serving_encoder`: what it computes of images is what calling the model does."""
+        return self.serving_encoder().export(filepath, *args, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        """As in Keras, for .keras files alone."""
+        if compat.is_saved_to_hdf5():
+            raise ValueError(
+                f"{type(self).__name__} is saved to NAME.keras, found an HDF5 file: choose that ending."
+            )
+        return super().get_config()
+
+
+def unit_range(images: Any) -> tf.Tensor:
+    """Images that are not crops, uint8 or float in [0, 255], as the views take them: uint8, or float in [0, 1]."""
+    images = tf.convert_to_tensor(images)
+    return images if images.dtype == tf.uint8 else tf.cast(images, tf.float32) / 255.0
+
+
+def _check_encoder(encoder: Any) -> None:
+    """Raises a ValueError for what is no network from images [B, H, W, C] to features [B, F]."""
+    advice = 'make one with keras_sslhsic.build_encoder("r50_1x")'
+    if not isinstance(encoder, keras.Model):
+        raise ValueError(f"encoder must be a keras.Model, found {encoder!r:.80}: {advice}.")
+    if (output := compat.output_of(encoder)) is None:
+        raise ValueError(
+            f"encoder must be a functional or sequential keras.Model that begins with keras.Input((H, W, C)), found the "
+            f"{type(encoder).__name__} {encoder.name!r}: call it on such an input, or {advice}."
+        )
+    reads, pooling = encoder.input_shape, ""
+    gives = keras.tree.map_structure(lambda tensor: list(tensor.shape), output)
+    one = isinstance(reads, tuple) and len(reads) == 4 and keras.utils.is_keras_tensor(output)
+    if not one or len(gives) != 2 or None in (reads[3], gives[1]):
+        if one and len(gives) == 4:
+            pooling = ": end it with keras.layers.GlobalAveragePooling2D()"
+        raise ValueError(
+            f"encoder must map one batch of images [B, H, W, C] to features [B, F], found {list(reads)} and {gives}{pooling}."
+        )

@@ -1,254 +1,120 @@
-"""What `fit` trains on, and the checks that come before training."""
+"""The checks of images that come before training, evaluation and features."""
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic import compat
-from keras_sslhsic.data import from_arrays
+from keras_sslhsic.data.arrays import check_crops, check_labels
 from keras_sslhsic.data.images import Images, unpack
 from keras_sslhsic.encoders import check_images
+from keras_sslhsic.training.streams import STREAMS, check_array, first_batch, flat
 from keras_sslhsic.views import ViewPolicy
 
 Sides: TypeAlias = tuple[int | None, int | None, int | None]  # height, width, channels; None is free
 _REPEAT = "repeat the channel of the images, np.repeat(images, 3, axis=-1)"
+ANY: Sides = (None, None, None)
 
 
-class TrainingData(NamedTuple):
-    """What `fit` trains on.
-
-    Attributes:
-        dataset: for `keras.Model.fit`.
-        steps_per_epoch: batches in an epoch; None: as many as there are.
-        num_images: in an epoch, None where it is not known.
-        element_spec: what a batch of all workers holds, None where it is not known.
-        exact: whether a fit that goes on from a later epoch sees what an uninterrupted one would have seen.
-    """
-
-    dataset: Any
-    steps_per_epoch: int | None
-    num_images: int | None
-    element_spec: Any
-    exact: bool
-
-
-def training_data(
-    x: Any, y: Any, batch_size: int, seed: int, epoch: int, strategy: tf.distribute.Strategy
-) -> TrainingData:
-    """What is trained on from an epoch on.
+def check(x: Any, num_replicas: int, wanted: Sides, policy: ViewPolicy, training: bool = True) -> None:
+    """Raises a ValueError for batches that training would fail on, or would silently mistreat, by their spec.
 
     Args:
-        x: `data.Images`; images, uint8 [N, H, W, C], or a dict with them as "image"; a `tf.data.Dataset`, or anything else
-            that Keras takes, as it is.
-        y: labels of arrays, int [N], or None.
-        batch_size: of arrays, over all workers.
-        seed: of the order of arrays.
-        epoch: the first one.
-        strategy: of the model. Of several workers each reads its own part of every batch.
-
-    Raises:
-        ValueError: for something else than images, labels beside a handle, or crops with NaN or infinities.
-    """
-    check_form(x)
-    if isinstance(x, dict) and isinstance(x.get("image"), (np.ndarray, tf.Tensor)):
-        x, y = x["image"], x.get("label", y)
-    if isinstance(x, (np.ndarray, tf.Tensor)):
-        if np.ndim(y) == 2 and np.shape(y)[1] == 1:  # as Keras's own data sets have them
-            y = np.reshape(y, [-1])
-        x, y = from_arrays(x, y, batch_size=batch_size, seed=seed), None
-    if not isinstance(x, Images):
-        # Arrays of crops come in the same order in every epoch.
-        return TrainingData(
-            _shared(_finite(x)), None, None, getattr(x, "element_spec", None), isinstance(x, dict)
-        )
-    if y is not None:
-        raise ValueError("Expected labels among the images, found y beside them: give them to the handle.")
-    return TrainingData(_batches(x, epoch, strategy), x.steps_per_epoch, x.num_examples, x.element_spec, True)
-
-
-def _batches(images: Images, epoch: int, strategy: tf.distribute.Strategy) -> Any:
-    """The batches of a handle; of several workers each decodes its own share alone."""
-    if not compat.has_workers(strategy):
-        return images.batches(epoch)
-
-    def of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        batches = images.batches(epoch, share=(context.input_pipeline_id, context.num_input_pipelines))
-        if (replicas := context.num_replicas_in_sync) > context.num_input_pipelines:
-            # Every replica takes a batch of its own from the worker's.
-            batches = batches.rebatch(images.batch_size // replicas, drop_remainder=True)
-        return batches
-
-    return strategy.distribute_datasets_from_function(of_worker)
-
-
-def unit_range(images: Any) -> tf.Tensor:
-    """Images that are not crops, uint8 or float in [0, 255], as the views take them: uint8, or float in [0, 1]."""
-    images = tf.convert_to_tensor(images)
-    return images if images.dtype == tf.uint8 else tf.cast(images, tf.float32) / 255.0
-
-
-def check_form(x: Any) -> None:
-    """Raises a ValueError for what Keras would take for something else than images, or fail on without a reason."""
-    images = x.get("image", x) if isinstance(x, dict) else x
-    if images is None or isinstance(images, list) or (isinstance(images, dict) and not images):
-        found = "a list: np.stack(images)" if isinstance(images, list) else images
-        raise ValueError(
-            f"Images must be one uint8 array [N, H, W, C], a dict with one, or a dataset, found {found}."
-        )
-
-
-def _shared(dataset: Any) -> Any:
-    """Has a strategy of several workers give each of them its own part of every global batch.
-
-    TensorFlow would divide the files instead where it finds some, and then batches are not those of one machine. A
-    data set whose options name a way of sharding keeps it.
-    """
-    if not isinstance(dataset, tf.data.Dataset):
-        return dataset
-    policy = tf.data.experimental.AutoShardPolicy
-    options = tf.data.Options()
-    if dataset.options().experimental_distribute.auto_shard_policy == policy.AUTO:
-        options.experimental_distribute.auto_shard_policy = policy.DATA
-    return dataset.with_options(options)
-
-
-def _finite(dataset: Any) -> Any:
-    """The same batches, float crops looked at before a step trains on them: one NaN would spoil every weight.
-
-    Raises:
-        ValueError: if crops that are arrays hold NaN or infinities. A data set raises InvalidArgumentError at the batch.
-    """
-    message = "The crops hold NaN or infinite values: find out where they come from"
-    if isinstance(dataset, dict):
-        crops = unpack(dataset)[0]
-        if isinstance(crops, tuple) and not all(np.isfinite(crop).all() for crop in crops):
-            raise ValueError(f"{message}.")
-    if not isinstance(dataset, tf.data.Dataset):
-        return dataset
-
-    def is_float(tensor: Any) -> bool:
-        return getattr(tensor, "dtype", tf.uint8).is_floating
-
-    def looked_at(*batch: Any) -> Any:
-        batch = tf.nest.map_structure(
-            lambda x: tf.debugging.check_numerics(x, message) if is_float(x) else x, batch
-        )
-        return batch if len(batch) > 1 else batch[0]
-
-    if not any(map(is_float, tf.nest.flatten(dataset.element_spec))):
-        return dataset
-    return dataset.map(looked_at, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-
-def check(data: Any, num_replicas: int, wanted: Sides, policy: ViewPolicy) -> None:
-    """Raises a ValueError for batches that training would fail on, or would silently mistreat.
-
-    Args:
-        data: `data.Images`, `TrainingData` or a dataset; what has no `element_spec` is not looked at.
+        x: what `streams.given` returns.
         num_replicas: replicas that share a batch.
         wanted: (height, width, channels) that the encoder reads; None in a place is free.
         policy: of the views that are made of images; crops keep their size.
+        training: whether batches have to be of one size that all replicas share; else they only have to be measurable.
     """
-    dataset = getattr(data, "dataset", data)
-    spec = getattr(data, "element_spec", None)
-    if spec is None or (dataset is data and isinstance(data, tf.distribute.DistributedDataset)):
+    if isinstance(x, tf.distribute.DistributedDataset):
         return
-    images, _ = unpack(spec)
+    images, _ = unpack(x.element_spec)
     crops = isinstance(images, tuple)
-    for image in images if crops else (images,):
-        _check_images(image, crops)
+    for image in flat(images):
+        if isinstance(image, tf.TensorSpec) and image.shape.rank != 4:
+            raise ValueError(
+                f"Images must be batches [B, H, W, C], found the shape {image.shape}. One-channel images need their last axis: "
+                "images[..., None]; a dataset must be batched before."
+            )
+        check_images(image, ANY)
         if not crops and None in image.shape[1:3]:
             raise ValueError(
-                f"Expected images of a size that is known before training, found {image.shape}: give from_folder or "
-                "from_tfds an image_size, or set the shape in a map of the dataset."
+                f"Expected images of a size that is known before, found {image.shape}: give from_folder or from_tfds an "
+                "image_size, or set the shape in a map of the dataset."
             )
         size = image.shape[1:3] if crops else (policy.size, policy.size)
         _check_views((*size, image.shape[-1]), wanted, len(policy.mean))
-        batch = image.shape[0]
-        if batch is None:
-            raise ValueError(
-                "The batch size is not known before training, but HSIC is a statistic of the whole batch and its shapes are "
-                "static: make batches with dataset.batch(size, drop_remainder=True)."
-            )
-        if batch < 2:
-            raise ValueError(
-                f"A batch of {batch} image: HSIC tells the images of a batch from each other, so it needs at least 2. Use a "
-                "larger batch_size."
-            )
-        if batch % num_replicas:
-            raise ValueError(
-                f"The global batch of {batch} images cannot be shared by {num_replicas} replicas: make it a multiple of "
-                f"{num_replicas}, for example {batch - batch % num_replicas or num_replicas}."
-            )
-    if crops and images[0].dtype != tf.uint8:
-        for image in unpack(next(iter(dataset)))[0]:
-            _check_range(image)
+        if training:
+            _check_batch(image.shape[0], num_replicas)
 
 
-def check_given(x: Any, wanted: Sides, least: int = 1, crops: bool = False) -> None:
-    """Checks what `predict` or `evaluate` is given: arrays as `check_call` does; of a dataset the shape, and where its images
-    are floats the first batch. With `crops`, those that are made already are let through.
+def _check_batch(batch: int | None, num_replicas: int) -> None:
+    if batch is None:
+        raise ValueError(
+            "The batch size is not known before training, but HSIC is a statistic of the whole batch and its shapes are "
+            "static: make batches with dataset.batch(size, drop_remainder=True), or dataset.rebatch(size, drop_remainder=True)."
+        )
+    if batch < 2:
+        raise ValueError(
+            f"A batch of {batch} image: HSIC tells the images of a batch from each other, so it needs at least 2. Use a "
+            "larger batch_size."
+        )
+    if batch % num_replicas:
+        raise ValueError(
+            f"The global batch of {batch} images cannot be shared by {num_replicas} replicas: make it a multiple of "
+            f"{num_replicas}, for example {batch - batch % num_replicas or num_replicas}."
+        )
+
+
+def look(x: Any, wanted: Sides = ANY, least: int = 1, labels: bool = False) -> None:
+    """Raises a ValueError for what the first batch shows, where it has to be read.
+
+    Args:
+        x: what `streams.given` returns.
+        wanted: (height, width, channels) of images.
+        least: images that a batch needs.
+        labels: whether labels are used.
     """
-    check_form(x)
-    if isinstance(x, tf.data.Dataset):
-        images, _ = unpack(x.element_spec)
-        if not isinstance(images, tuple):
-            check_images(images, wanted)
-            if images.dtype != tf.uint8:
-                for batch in x.take(1):
-                    check_images(unpack(batch)[0], wanted)
-    elif isinstance(x, (np.ndarray, tf.Tensor, dict)) and not (crops and isinstance(unpack(x)[0], tuple)):
-        check_call(x, wanted, least)
+    if isinstance(x, tf.distribute.DistributedDataset):
+        return
+    batch = first_batch(x, labels)
+    images, classes = unpack(x.element_spec if batch is None else batch)
+    for image in flat(images) if batch is not None else ():
+        if isinstance(images, tuple):
+            check_crops(np.asarray(image))
+        else:
+            check_images(image, wanted)
+    found = min(x.num_examples, x.batch_size) if isinstance(x, Images) else flat(images)[0].shape[0]
+    if found < least:
+        raise ValueError(f"Expected at least {least} images in a batch, found {found}.")
+    if batch is not None and labels and classes is not None:
+        check_labels(classes, found)
 
 
-def check_call(images: Any, wanted: Sides, least: int = 1) -> None:
+def check_call(images: Any, wanted: Sides) -> None:
     """Raises a ValueError for images that a trained model would fail on, or would give wrong features of.
 
     Args:
-        images: array or eager tensor, uint8 or float in [0, 255]; or a dict with one.
+        images: array or tensor, uint8 or float in [0, 255]; or a dict with one; or the spec of such a batch.
         wanted: (height, width, channels) that the encoder reads; None in a place is free.
-        least: images that are needed.
     """
-    check_form(images)
-    images, _ = unpack(images)
+    if isinstance(images, dict) and images:
+        images, _ = unpack(images)
     if isinstance(images, tuple):
         raise ValueError(
             "Features are those of images, and crops are views to train on: give {'image': images}."
         )
-    check_images(images, wanted)
-    if len(images) < least:
-        raise ValueError(f"Expected at least {least} image{'s' * (least > 1)}, found {len(images)}.")
-
-
-def _check_range(images: Any) -> None:
-    if images.dtype == tf.uint8:
-        return
-    low, high = float(np.min(images)), float(np.max(images))
-    if not np.isfinite([low, high]).all():
-        raise ValueError("The crops hold NaN or Inf.")
-    if not (low >= -0.5 and high <= 1.5):  # resampling overshoots, by less than this
+    if isinstance(images, STREAMS):
         raise ValueError(
-            f"Crops that are not uint8 must lie in [0, 1], found values from {low:g} to {high:g}: give them as uint8 in "
-            "[0, 255], or divide by 255."
+            f"A model is called on one batch of images, found a {type(images).__name__}: use predict."
         )
+    if not isinstance(images, tf.TensorSpec):
+        check_array(images)
+    check_images(images, wanted)
 
 
 def _fits(given: Sides, wanted: Sides) -> bool:
     return all(None in pair or pair[0] == pair[1] for pair in zip(given, wanted, strict=True))
-
-
-def _check_images(image: tf.TensorSpec, crops: bool) -> None:
-    if image.shape.rank != 4:
-        raise ValueError(
-            f"Images must be batches [B, H, W, C], found the shape {image.shape}. One-channel images need their last axis: "
-            "images[..., None]; a dataset must be batched before fit."
-        )
-    if image.dtype != tf.uint8 and not crops:
-        raise ValueError(
-            f"Images must be uint8 in [0, 255], found {image.dtype.name}. If they are floats in [0, 1], convert them with "
-            "(255 * images).round().astype('uint8')."
-        )
 
 
 def _check_views(given: Sides, wanted: Sides, normalised: int) -> None:

@@ -1,6 +1,7 @@
 """The metrics of the trainer, as they stand in the progress bar and the logs."""
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -21,12 +22,15 @@ class Monitor(keras.metrics.Metric):
         self.counts = self.add_variable((_PLACES,), "zeros", name="counts")
         self.names: list[str] = []
 
-    def update_state(self, terms: Mapping[str, tf.Tensor], latest: Collection[str] = ()) -> None:
+    def update_state(
+        self, terms: Mapping[str, tf.Tensor], latest: Collection[str] = (), weight: Any = 1.0
+    ) -> None:
         """Takes in the values of one step.
 
         Args:
             terms: scalars by name.
             latest: names whose mean is of this step alone.
+            weight: of the step in the means.
 
         Raises:
             ValueError: if there are more names than places.
@@ -41,8 +45,9 @@ class Monitor(keras.metrics.Metric):
         ]
         padded = [tf.pad(tf.stack(values), [[0, _PLACES - len(found)]]) for values in (found, keeps, counts)]
         values, keeps, counts = padded
-        self.sums.assign(keeps * self.sums + values)
-        self.counts.assign(keeps * self.counts + counts)
+        weight = tf.cast(weight, tf.float32)
+        self.sums.assign(keeps * self.sums + weight * values)
+        self.counts.assign(keeps * self.counts + weight * counts)
 
     def result(self) -> dict[str, tf.Tensor]:
         """The results so far of every name there is, 0 for those that no step has reported since the reset."""

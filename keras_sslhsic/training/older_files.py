@@ -41,6 +41,20 @@ def kernel_in_loss(config: Mapping[str, Any], kernel: Mapping[str, Any]) -> dict
     return config
 
 
+def refuse_moved(arguments: Mapping[str, Any]) -> None:
+    """Raises a ValueError for arguments of a method or its `compile` that are the loss's now."""
+    for name in (*_KERNEL, "kernel_optimizer"):
+        if name in arguments:
+            loss = (
+                "SSLHSICLoss(kernel=kernels.InverseMultiquadric(...))"
+                if name == "kernel_scale"
+                else f"SSLHSICLoss({name}=...)"
+            )
+            raise ValueError(
+                f"{name} belongs to the loss now, found it in the model's arguments: compile(loss={loss})."
+            )
+
+
 def own_values(store: Any, wanted: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """What a file holds of a trainer's own variables, by their names of today; `wanted` are those of the trainer."""
     names = store.keys()

@@ -6,16 +6,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import checks, compat
-from keras_sslhsic.data.images import unpack
+from keras_sslhsic.data.images import Images, unpack
 from keras_sslhsic.hsic import replicas
 from keras_sslhsic.losses import Hiddens, Objective
-from keras_sslhsic.training import classifier, diagnostics, inputs, lars, older_files, penalties, state
+from keras_sslhsic.training import (
+    classifier,
+    diagnostics,
+    inputs,
+    lars,
+    older_files,
+    penalties,
+    state,
+    streams,
+)
 from keras_sslhsic.training.callbacks import StopOnFault, WatchCollapse, WatchRate
 from keras_sslhsic.training.checkpoint import Checkpoint
-from keras_sslhsic.training.encoding import EncodingModel
+from keras_sslhsic.training.encoding import EncodingModel, unit_range
 from keras_sslhsic.training.monitor import Monitor
 from keras_sslhsic.views import policy
 
@@ -27,9 +37,9 @@ class Trainer(EncodingModel):
     loss, and moves what else there is: the loss's state, a target, the average of the weights. Every random number is a
     function of (`seed`, step), so that equal seeds give equal runs and no two steps see the same views.
 
-    `fit` takes batches {"image": uint8 [B, H, W, C], "label": int [B] (optional)}, bare image batches, or (image, label);
-    or crops already made, {"view1", "view2"} (uint8, or float in [0, 1]). Calling the model on images, uint8 or float in
-    [0, 255], gives features, float32 [B, F]. That, `predict`, `evaluate`, probes, saving and exports use
+    `fit` takes batches {"image": [B, H, W, C], "label": int [B] (optional)}, bare image batches, or (image, label); or crops
+    already made, {"view1", "view2"} (uint8, or float in [0, 1]). Images are uint8, or other numbers in [0, 255], everywhere.
+    Calling the model on them gives features, float32 [B, F]. That, `predict`, `evaluate`, probes, saving and exports use
     `evaluation_encoder`: the moving average of `encoder` if one is kept (`weight_ema`), else `encoder` itself.
 
     A method sets the attributes below, and defines `hiddens` and `online_networks`; see `methods.Method`.
@@ -55,6 +65,7 @@ class Trainer(EncodingModel):
 
     def __init__(self, encoder: keras.Model, views: Any = "byol", seed: int = 0, **kwargs: Any):
         checks.integer("seed", seed, -(2**31))
+        older_files.refuse_moved(kwargs)
         super().__init__(encoder, views, **kwargs)
         self.seed = seed
         counter = {"dtype": "int64", "trainable": False, "aggregation": "only_first_replica"}
@@ -64,15 +75,17 @@ class Trainer(EncodingModel):
             shape=(2,), initializer=keras.initializers.Constant(-1), name="first_faults", **counter
         )
         self._monitor = Monitor()
-        self._spec: Any = None  # of the batches that the training function was traced for
+        # Of the batches that the functions of training and evaluation were traced for.
+        self._spec: Any = None
+        self._test_spec: Any = None
         self.built = True
 
     def add_classifier(self, num_classes: int | None) -> None:
         """Adds the online linear classifier, which is trained where batches hold labels; None adds none."""
         checks.integer("num_classes", num_classes, 2, optional=True)
         if num_classes is not None:
-            self.num_classes = num_classes
-            self.classifier = classifier.linear_classifier(self.encoder.output_shape[-1], num_classes)
+            self.num_classes = int(num_classes)
+            self.classifier = classifier.linear_classifier(self.encoder.output_shape[-1], self.num_classes)
 
     # What a method defines --------------------------------------------------------------------------------------
 
@@ -114,6 +127,7 @@ class Trainer(EncodingModel):
         jit_compile: bool | str = "auto",
         steps_per_execution: int = 1,
         run_eagerly: bool = False,
+        **others: Any,
     ) -> None:
         """Chooses what the training step optimises, and how; which layers are `trainable` is read now.
 
@@ -124,10 +138,19 @@ class Trainer(EncodingModel):
             jit_compile: compile the step with XLA. "auto" does so on a single accelerator.
             steps_per_execution: training steps in one call of the device program.
             run_eagerly: run without a graph, for debugging.
+            **others: of Keras, with the value that stands for nothing there.
 
         Raises:
-            ValueError: if XLA is asked for under a distribution strategy, or the loss does not suit the method.
+            ValueError: if XLA is asked for under a distribution strategy, or the loss does not suit the method; for metrics
+                and whatever else of Keras's `compile` this one does not take.
         """
+        older_files.refuse_moved(others)
+        if foreign := [name for name, value in others.items() if value not in (None, [], (), {}, False)]:
+            raise ValueError(
+                f"Expected optimizer, loss, jit_compile, steps_per_execution or run_eagerly, found {', '.join(foreign)}: what "
+                "is measured without labels is named by the loss (the terms of a losses.Objective), the rest has no use here."
+            )
+        checks.integer("steps_per_execution", steps_per_execution, 1)
         distributed = self._distribute_strategy is not None
         if jit_compile is True and distributed:
             raise ValueError(
@@ -139,12 +162,15 @@ class Trainer(EncodingModel):
             raise ValueError(
                 f"loss must be one of keras_sslhsic.losses, such as SSLHSICLoss() (a losses.Objective), found {loss!r}."
             )
+        optimizer = lars.LARS() if optimizer == "lars" else keras.optimizers.get(optimizer)
+        if optimizer is None:
+            raise ValueError("optimizer must be a Keras optimizer, found None: leave it out for LARS.")
         self.prepare()
         with self.distribute_strategy.scope():
             loss.build_for(self, self.projection_dim)
         self.objective = loss
         super().compile(
-            optimizer=lars.LARS() if optimizer == "lars" else optimizer,
+            optimizer=optimizer,
             jit_compile=False if distributed else jit_compile,
             steps_per_execution=steps_per_execution,
             run_eagerly=run_eagerly,
@@ -179,18 +205,73 @@ class Trainer(EncodingModel):
         """Everything that the optimizer trains: `online_variables`, and those of the loss that are trainable."""
         return self.online_variables + [v for v in self.objective.variables if v.trainable]
 
-    def evaluate(self, x: Any = None, *args: Any, return_dict: bool = False, **kwargs: Any) -> Any:
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         """The metrics of images without training on them, as `keras.Model.evaluate`.
 
+        Batches count by their sizes. Left out is what cannot be measured: a last batch of one image, and what several
+        replicas cannot share evenly.
+
         Args:
-            x: as in `predict`. The last batch counts as much as the others, however small it is.
-            *args: as in `keras.Model.evaluate`.
+            x: as in `fit`; the batches need not be of one size. Of a data set of `keras_sslhsic.data`, one epoch.
+            y: labels of arrays, int [N]; optional.
+            batch_size: of arrays, 32 by default.
+            verbose: as in Keras.
+            sample_weight: None; training without labels weighs no images.
+            steps: batches to read; None reads all.
+            callbacks: as in Keras.
             return_dict: values by name, or a list in the order of `metrics_names`.
-            **kwargs: as in `keras.Model.evaluate`.
+            **kwargs: of Keras.
+
+        Raises:
+            ValueError: as `fit`, and for batches without end if `steps` is None.
         """
-        inputs.check_given(x, (None, None, self.encoder.input_shape[-1]), least=2, crops=True)
-        results = super().evaluate(x, *args, return_dict=True, **kwargs)
+        if not kwargs.get(
+            "_use_cached_eval_dataset"
+        ):  # what `fit` validates on is looked at before it begins
+            self._refuse(sample_weight=sample_weight)
+            x = self._to_evaluate(x, y, batch_size, steps)
+        with warnings.catch_warnings():
+            if steps is None:  # to the end of the batches, and it is no surprise
+                warnings.filterwarnings("ignore", message="Your input ran out of data")
+            results = super().evaluate(
+                x, verbose=verbose, steps=steps, callbacks=callbacks, return_dict=True, **kwargs
+            )
         return results if return_dict else [results[name] for name in self.metrics_names]
+
+    def _to_evaluate(self, x: Any, y: Any, batch_size: int | None, steps: int | None) -> Any:
+        """What Keras evaluates, looked at."""
+        count = self.distribute_strategy.num_replicas_in_sync
+        x = streams.given(x, y, steps, batch_size=batch_size or 32, shuffle=False, drop_remainder=False)
+        inputs.check(x, count, self.encoder.input_shape[1:], self.policy, training=False)
+        inputs.look(x, least=max(2, count), labels=self.classifier is not None)
+        data = streams.to_evaluate(x, count)
+        if self._test_spec != data.element_spec:
+            self._test_spec, self.test_function = data.element_spec, None
+        return data
+
+    def _refuse(self, **given: Any) -> None:
+        """Raises a ValueError before compilation, and for arguments of Keras that have no meaning without labels."""
+        if not self.compiled:
+            raise ValueError("The model is not compiled: call compile() before.")
+        advice = {
+            "validation_split": "hold images back yourself, and give them as validation_data, a dataset",
+            "class_weight": "training without labels weighs no classes",
+            "sample_weight": "training without labels weighs no images",
+        }
+        for name, value in given.items():
+            if np.ndim(value) or value:
+                raise ValueError(f"{name} is not supported: {advice[name]}.")
 
     # Steps ------------------------------------------------------------------------------------------------------
 
@@ -200,7 +281,7 @@ class Trainer(EncodingModel):
         seed = tf.random.fold_in(seed, replica, alg="philox")
         if isinstance(images, tuple):
             return policy.finish_views(images, self.policy, seed)
-        return policy.make_views(inputs.unit_range(images), self.policy, seed)
+        return policy.make_views(unit_range(images), self.policy, seed)
 
     def _seeds(self) -> list[tf.Tensor]:
         """(seed of the views, seed of the loss), int32 [2] each, of the current step."""
@@ -212,7 +293,10 @@ class Trainer(EncodingModel):
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor], Hiddens, Any]:
         """Loss (its mean over the replicas is the total), metrics, hiddens and labels of one batch."""
         images, labels = unpack(data)
-        labels = None if labels is None else tf.cast(tf.reshape(labels, [-1]), tf.int32)
+        if self.classifier is None:
+            labels = None
+        elif labels is not None:
+            labels = tf.cast(tf.reshape(labels, [-1]), tf.int32)
         view_seed, loss_seed = self._seeds()
         with compat.losses_of_layers(self):
             hiddens, features = self.hiddens(self._views(images, view_seed), training)
@@ -223,7 +307,7 @@ class Trainer(EncodingModel):
                 f'The terms of {type(self.objective).__name__} must have a "loss", found {", ".join(terms) or "none"}.'
             )
         loss = terms["loss"] = terms["loss"] + of_layers
-        if self.classifier is not None and labels is not None:
+        if labels is not None:
             terms |= classifier.classify(self.classifier, features, labels)
             loss += terms["classifier_loss"]
         terms["feature_std"], terms["effective_rank"] = diagnostics.feature_spread(hiddens.online[:, 0])
@@ -238,9 +322,13 @@ class Trainer(EncodingModel):
             scaled = self.optimizer.scale_loss(loss / replicas.num_replicas())
         gradients = tape.gradient(scaled, variables)
         # Batches without labels leave the classifier out.
-        gradients = [tf.zeros(v.shape) if g is None else g for g, v in zip(gradients, variables, strict=True)]
+        gradients = [
+            tf.zeros(v.shape, v.dtype) if g is None else g for g, v in zip(gradients, variables, strict=True)
+        ]
         gradients = compat.sum_over_replicas(gradients)
-        terms["grad_norm"] = tf.linalg.global_norm(gradients) / compat.loss_scale(self.optimizer)
+        terms["grad_norm"] = tf.linalg.global_norm(
+            [tf.cast(gradient, tf.float32) for gradient in gradients]
+        ) / compat.loss_scale(self.optimizer)
         terms["learning_rate"] = compat.learning_rate(self.optimizer)
 
         before = compat.updates(self.optimizer)
@@ -255,10 +343,11 @@ class Trainer(EncodingModel):
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """The metrics of a batch, of the evaluation encoder."""
-        return self._report(self._evaluate_batch(data, training=False)[1])
+        _, terms, hiddens, _ = self._evaluate_batch(data, training=False)
+        return self._report(terms, tf.shape(hiddens.online)[0])
 
-    def _report(self, terms: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        self._monitor.update_state(terms, (*self.latest, *self.objective.latest))
+    def _report(self, terms: Mapping[str, tf.Tensor], weight: Any = 1.0) -> dict[str, tf.Tensor]:
+        self._monitor.update_state(terms, (*self.latest, *self.objective.latest), weight)
         results = self._monitor.result()
         return compat.step_results(self, {name: results[name] for name in terms})
 
@@ -292,79 +381,116 @@ class Trainer(EncodingModel):
         y: Any = None,
         batch_size: int | None = None,
         epochs: int = 1,
+        verbose: str | int = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: Any = None,
+        class_weight: Any = None,
+        sample_weight: Any = None,
         initial_epoch: int = 0,
-        callbacks: Sequence[keras.callbacks.Callback] | None = None,
-        **kwargs: Any,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
     ) -> keras.callbacks.History:
         """Trains; see `keras.Model.fit`.
 
         Args:
-            x: a data set of `keras_sslhsic.data`, a `tf.data.Dataset` (see the class), a uint8 array [N, H, W, C], or a dict
-                of arrays.
+            x: a data set of `keras_sslhsic.data`; arrays [N, H, W, C], or a dict of them; or batches (see the class) in a
+                `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator.
             y: integer labels [N] when x is an array; optional.
             batch_size: for arrays; 256 by default.
             epochs: index of the last epoch. Each `fit` is a training of its own: the target's schedule begins anew, while
                 one of the learning rate goes on with its optimizer.
+            verbose: as in Keras.
+            callbacks: as in Keras. Those of `default_callbacks` are added if they are missing.
+            validation_split: 0; give `validation_data`.
+            validation_data: what `evaluate` takes, or (x, y); evaluated after every epoch.
+            shuffle: nothing: arrays are shuffled in every epoch by `seed`, data sets by themselves.
+            class_weight: None; training without labels weighs no classes.
+            sample_weight: None, likewise.
             initial_epoch: where to start; the epochs before it count as trained already. With `callbacks.Checkpoint`,
                 training goes on from the last checkpoint, as if it had not stopped.
-            callbacks: as in Keras. Those of `default_callbacks` are added if they are missing.
-            **kwargs: passed on to `keras.Model.fit`.
+            steps_per_epoch: batches in an epoch; None takes all there are.
+            validation_steps: batches to evaluate; None takes all there are.
+            validation_batch_size: of arrays; `batch_size` by default, or 32.
+            validation_freq: as in Keras.
 
         Raises:
-            ValueError: for a data set smaller than the batch, float images, images that do not suit the encoder or the views, a
-                batch of one image, or one that the replicas cannot share.
+            ValueError: for a data set smaller than the batch, or without end and `steps_per_epoch`; images out of range, or
+                that do not suit the encoder or the views; a batch of one image, or one that the replicas cannot share.
             lock.InUseError: if another process trains into the directory of a `callbacks.Checkpoint`.
         """
         checks.integer("epochs", epochs, 1)
-        if kwargs.get("validation_split"):
-            raise ValueError(
-                "validation_split is not supported: hold images back yourself, and give them as validation_data, a dataset."
+        checks.integer("initial_epoch", initial_epoch, 0)
+        checks.integer("steps_per_epoch", steps_per_epoch, 1, optional=True)
+        self._refuse(
+            validation_split=validation_split, class_weight=class_weight, sample_weight=sample_weight
+        )
+        callbacks = self._with_defaults(callbacks)
+        validation = None
+        if validation_data is not None:
+            pair = validation_data if isinstance(validation_data, tuple) else (validation_data,)
+            held_out, labels, weights = (*pair, None, None)[:3]
+            self._refuse(sample_weight=weights)
+            validation = self._to_evaluate(
+                held_out, labels, validation_batch_size or batch_size, validation_steps
             )
-        callbacks = list(callbacks or [])
-        callbacks += [
-            own
-            for own in self.default_callbacks()
-            if not any(isinstance(given, type(own)) for given in callbacks)
-        ]
+        count = self.distribute_strategy.num_replicas_in_sync
+        batch_size = 256 if batch_size is None else batch_size
+        given = streams.given(x, y, steps_per_epoch, epochs, batch_size=batch_size, seed=self.seed)
+        if isinstance(given, compat.Batches):
+            given = streams.of_one_size(given)
+        inputs.check(given, count, self.encoder.input_shape[1:], self.policy)
+        inputs.look(given, labels=self.classifier is not None)
         checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         with contextlib.ExitStack() as stack:
             for checkpoint in checkpoints:
                 stack.enter_context(checkpoint.alone(self))
             restored = max((checkpoint.restore(self) for checkpoint in checkpoints), default=0)
             initial_epoch = max(initial_epoch, restored)
-            data = inputs.training_data(
-                x,
-                y,
-                256 if batch_size is None else batch_size,
-                self.seed,
-                initial_epoch,
-                self.distribute_strategy,
-            )
             for checkpoint in checkpoints:
-                checkpoint.train_on(data.num_images)
-            self._check(data, restored)
-            if data.steps_per_epoch:
-                kwargs.setdefault("steps_per_epoch", data.steps_per_epoch)
-            kwargs["shuffle"] = False  # datasets shuffle by themselves
-            if self._spec != data.element_spec:
+                checkpoint.train_on(getattr(given, "num_examples", None))
+            self._warn(given, restored)
+            if steps_per_epoch is None and isinstance(given, Images):
+                steps_per_epoch = given.steps_per_epoch
+            spec = None if isinstance(given, tf.distribute.DistributedDataset) else given.element_spec
+            if self._spec != spec:
                 # Traced anew: TensorFlow would make general in size whatever differs, and the views need static shapes.
-                self._spec, self.train_function = data.element_spec, None
+                self._spec, self.train_function = spec, None
             return super().fit(
-                data.dataset, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, **kwargs
+                streams.to_train(given, initial_epoch, self.distribute_strategy),
+                epochs=epochs,
+                verbose=verbose,
+                callbacks=callbacks,
+                validation_data=validation,
+                shuffle=False,  # datasets shuffle by themselves
+                initial_epoch=initial_epoch,
+                steps_per_epoch=steps_per_epoch,
+                validation_steps=validation_steps,
+                validation_freq=validation_freq,
             )
 
-    def _check(self, data: inputs.TrainingData, restored: int) -> None:
-        """Refuses batches that training would fail on, and warns of those that it will not go well on."""
-        count = self.distribute_strategy.num_replicas_in_sync
-        inputs.check(data, count, self.encoder.input_shape[1:], self.policy)
-        if restored and not data.exact:
+    def _with_defaults(self, callbacks: Any) -> list[keras.callbacks.Callback]:
+        """The callbacks of `fit` in a list, and the default ones that are missing among them."""
+        given = keras.tree.flatten(callbacks or [])
+        if wrong := [one for one in given if not isinstance(one, keras.callbacks.Callback)]:
+            raise ValueError(f"callbacks must be objects of keras.callbacks.Callback, found {wrong[0]!r}.")
+        return given + [
+            own for own in self.default_callbacks() if not any(isinstance(one, type(own)) for one in given)
+        ]
+
+    def _warn(self, data: streams.Given, restored: int) -> None:
+        """Warns of batches that training will not go well on."""
+        if restored and not isinstance(data, Images):
             warnings.warn(
                 f"The checkpoint is of epoch {restored}, and the data set starts again at its own beginning, so that the "
                 "weights will not be those of an uninterrupted run: give arrays, or a data set of keras_sslhsic.data "
                 "(data.from_arrays, from_folder, from_tfds).",
                 stacklevel=3,
             )
-        if data.element_spec is not None:
+        if not isinstance(data, tf.distribute.DistributedDataset):
             images, _ = unpack(data.element_spec)
             crops = images if isinstance(images, tuple) else (images,) * self.policy.num_views
             if message := self.objective.warning(crops[0].shape[0], len(crops), self.target):

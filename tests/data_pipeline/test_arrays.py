@@ -3,6 +3,7 @@
 import hashlib
 from itertools import chain
 
+import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -109,6 +110,32 @@ def test_arrays_mapped_from_a_file_are_read_by_batch(tmp_path):
     )
 
 
+def test_a_file_of_hdf5_is_read_by_batch(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        stored = from_arrays(file.create_dataset("x", data=X), batch_size=8, seed=1)
+        assert ids(stored.batches(epochs=2)) == ids(from_arrays(X, batch_size=8, seed=1).batches(epochs=2))
+        assert stored.sample(4)[:, 0, 0, 0].tolist() == [0, 12, 24, 36]
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float16, np.int32, np.uint16])
+def test_other_numbers_in_the_range_of_uint8_come_as_float32(kind):
+    images = from_arrays(X.astype(kind), Y.astype(float)[:, None], batch_size=8)
+    assert images.element_spec["image"].dtype == tf.float32 and images.element_spec["label"].dtype == tf.int64
+    assert ids(images.batches(epochs=1)) == ids(from_arrays(X, batch_size=8).batches(epochs=1))
+    assert images.sample(4).dtype == np.uint8
+
+
+def test_crops_come_together_and_in_another_order_on_request():
+    crops = {"view1": X, "view2": X / np.float32(255), "label": Y}
+    images = from_arrays(crops, batch_size=8)
+    for batch in images.batches(epochs=1):
+        np.testing.assert_allclose(batch["view1"], 255 * batch["view2"], rtol=1e-6)
+        np.testing.assert_array_equal(batch["label"], batch["view1"][:, 0, 0, 0] % 5)
+    in_order = images.ordered(shuffle=False, drop_remainder=False)
+    seen = [batch["view1"][:, 0, 0, 0].numpy().tolist() for batch in in_order.batches(epochs=1)]
+    assert flat(seen) == list(range(N)) and in_order.steps_per_epoch == 5 == images.steps_per_epoch + 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -116,8 +143,8 @@ def test_arrays_mapped_from_a_file_are_read_by_batch(tmp_path):
         ({"x": X[:0], "batch_size": 1, "drop_remainder": False}, r"found none.*\[0, 2, 3"),
         ({"x": X, "batch_size": 0}, r"batch_size must be at least 1, found 0"),
         ({"x": X / np.float32(255), "batch_size": 8}, r"float32 in \[0, 1\].*x \* 255"),
-        ({"x": X.astype(np.float64), "batch_size": 8}, r"float64 in \[0, 36\].*np\.round\(x\)"),
-        ({"x": X.astype(np.int32), "batch_size": 8}, r"uint8.*found int32 in \[0, 36\]: convert"),
+        ({"x": X > 1, "batch_size": 8}, r"found bool: convert"),
+        ({"x": X.astype(np.uint16) * 257, "batch_size": 8}, r"uint16 in \[0, 9252\]: scale"),
         ({"x": X.astype(np.int32) - 1, "batch_size": 8}, r"int32 in \[-1, 35\]: scale"),
         ({"x": np.full_like(X, np.nan, np.float32), "batch_size": 8}, r"float32 with NaN or infinite values"),
         ({"x": np.zeros([5, 3, 32, 32], np.uint8), "batch_size": 2}, r"\[5, 3, 32, 32\].*np\.moveaxis"),
@@ -125,7 +152,12 @@ def test_arrays_mapped_from_a_file_are_read_by_batch(tmp_path):
         ({"x": X, "y": Y.astype(str), "batch_size": 8}, r"found <U.*np\.unique"),
         ({"x": X, "y": np.eye(37), "batch_size": 8}, r"argmax"),
         ({"x": X[..., 0], "batch_size": 8}, r"\[37, 2, 3\].*np\.newaxis"),
-        ({"x": X, "y": Y.astype(float), "batch_size": 8}, r"Labels must be integers, found float64"),
+        ({"x": X, "y": Y + 0.5, "batch_size": 8}, r"Labels must be integers, found 0\.5"),
+        (
+            {"x": {"view1": X, "view2": X[:5]}, "batch_size": 8},
+            r"as many crops of each view, found \[37, 5\]",
+        ),
+        ({"x": {"view1": X * 1.0, "view2": X}, "batch_size": 8}, r"Crops .* must lie in \[0, 1\]"),
         ({"x": X, "y": Y[:5], "batch_size": 8}, r"Labels must have the shape \[37\].*found \[5\]"),
         ({"x": X, "y": np.eye(37, dtype=int), "batch_size": 8}, r"argmax"),
         ({"x": X, "y": Y - 1, "batch_size": 8}, r"negative, found -1"),

@@ -9,13 +9,15 @@ from PIL import Image
 
 from keras_sslhsic import LARS, callbacks, compat
 from keras_sslhsic.data import from_arrays, from_folder
-from keras_sslhsic.training import inputs
+from keras_sslhsic.training import streams
 
 X = np.arange(24, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
 
 
 def given(x, y=None, epoch=0, strategy=None):
-    return inputs.training_data(x, y, 8, 5, epoch, strategy or tf.distribute.get_strategy())
+    """What is trained on, and the batches of it."""
+    images = streams.given(x, y, batch_size=8, seed=5)
+    return images, streams.to_train(images, epoch, strategy or tf.distribute.get_strategy())
 
 
 def ids(dataset, steps):
@@ -39,24 +41,23 @@ def test_a_fit_goes_on_with_the_batches_that_come_next(tiny_model, images, tmp_p
 def test_arrays_and_handles_begin_at_the_epoch_and_are_exact():
     images = from_arrays(X, batch_size=8, seed=5)
     for x in (X, {"image": X}, images):
-        data = given(x, epoch=2)
-        assert ids(data.dataset, 4) == ids(images.batches(2), 4) != ids(images.batches(), 4)
-        assert (data.steps_per_epoch, data.num_images, data.exact) == (3, 24, True)
+        data, batches = given(x, epoch=2)
+        assert ids(batches, 4) == ids(images.batches(2), 4) != ids(images.batches(), 4)
+        assert (data.steps_per_epoch, data.num_examples) == (3, 24)
         assert data.element_spec == images.element_spec
 
 
-def test_a_foreign_dataset_is_taken_as_it_is_and_is_not_exact():
+def test_a_foreign_dataset_is_taken_as_it_is():
     dataset = tf.data.Dataset.from_tensor_slices({"image": X}).batch(8, drop_remainder=True)
-    data = given(dataset, epoch=2)
-    assert ids(data.dataset, 3) == ids(dataset, 3)
-    assert (data.steps_per_epoch, data.num_images, data.exact) == (None, None, False)
-    assert data.element_spec == dataset.element_spec
-    sharding = data.dataset.options().experimental_distribute.auto_shard_policy
+    data, batches = given(dataset, epoch=2)
+    assert data is dataset and ids(batches, 3) == ids(dataset, 3)
+    assert batches.element_spec == dataset.element_spec
+    sharding = batches.options().experimental_distribute.auto_shard_policy
     assert sharding == tf.data.experimental.AutoShardPolicy.DATA
 
 
 def test_labels_beside_a_handle_are_refused():
-    with pytest.raises(ValueError, match="found y beside them"):
+    with pytest.raises(ValueError, match="found y beside the ArrayImages"):
         given(from_arrays(X, batch_size=8), np.arange(24))
 
 
@@ -75,10 +76,10 @@ class Workers:
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_workers_and_their_replicas_share_each_batch(monkeypatch, replicas):
     monkeypatch.setattr(compat, "has_workers", lambda strategy: True)
-    data = given(X, epoch=1, strategy=Workers(2, replicas))
-    assert [dataset.element_spec["image"].shape[0] for dataset in data.dataset] == [4 // replicas] * 2
+    _, shares = given(X, epoch=1, strategy=Workers(2, replicas))
+    assert [dataset.element_spec["image"].shape[0] for dataset in shares] == [4 // replicas] * 2
     # Each replica takes the next batch of its worker.
-    parts = [ids(dataset, 3 * replicas) for dataset in data.dataset]
+    parts = [ids(dataset, 3 * replicas) for dataset in shares]
     workers = [[list(chain(*p[i : i + replicas])) for i in range(0, len(p), replicas)] for p in parts]
     together = ids(from_arrays(X, batch_size=8, seed=5).batches(1), 3)
     assert [one + other for one, other in zip(*workers, strict=True)] == together
