@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 from PIL import Image
 
-from keras_sslhsic import LARS, SSLHSIC, files, lock, plots, views
+from keras_sslhsic import LARS, SSLHSIC, files, lock, pictures, plots, views
 from keras_sslhsic.data import from_arrays
 from keras_sslhsic.evaluation import results
 from keras_sslhsic.runs import build, evaluate, folder, pretrain
@@ -77,9 +77,9 @@ def run_of(trainer, monkeypatch):
     monkeypatch.setattr(pretrain, "evaluate_run", lambda *arguments: [{"features": "pretrained", "knn": 0.5}])
     monkeypatch.setattr(pretrain, "extract_features", lambda *arguments: np.zeros([8, 4]))
     for name in ("curves", "feature_map"):
-        monkeypatch.setattr(plots, name, lambda *arguments: plots.save(Figure(), arguments[-1]))
+        monkeypatch.setattr(plots, name, lambda *arguments: pictures.save(Figure(), arguments[-1]))
     monkeypatch.setattr(views, "show", lambda *arguments: Figure())
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: path.write_bytes(b"picture"))
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: path.write_bytes(b"picture"))
     monkeypatch.setattr(keras.callbacks, "TensorBoard", lambda *arguments, **options: Ends())
     monkeypatch.setattr(pretrain, "Progress", keras.callbacks.Callback)
     return lambda workdir, resume=False, **fields: pretrain.run(

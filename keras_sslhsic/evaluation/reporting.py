@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tabulate import tabulate
 
+from keras_sslhsic import pictures
 from keras_sslhsic.encoders import identity
 from keras_sslhsic.evaluation import paper, results
 from keras_sslhsic.evaluation.metrics import wilson_interval
 from keras_sslhsic.evaluation.results import Result
-from keras_sslhsic.files import display, write_text, written_whole
+from keras_sslhsic.files import display, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_DPI = 150
 
 # Data sets that are a share of another one's labels.
 _SUBSETS = {
@@ -69,8 +72,7 @@ def report(path: str | os.PathLike, output: str | os.PathLike | None = None) -> 
     output = Path(output) if output is not None else (path if path.is_dir() else path.parent)
     text = table(records)
     write_text(output / "report.md", text + "\n")
-    with written_whole(output / "report.png", ".png") as temporary:
-        chart(records).savefig(temporary, dpi=150)
+    pictures.save(chart(records), output / pictures.REPORT, dpi=_DPI)
     return text
 
 
@@ -118,7 +120,9 @@ def chart(records: Iterable[Result]) -> "Figure":
     cells = _cells(records)
     labels = _labels(cells)
     columns = list(dict.fromkeys(labels.values()))
-    figure = Figure(figsize=(max(6.0, 1.6 * len(columns)), 4.0), layout="constrained")
+    # Matplotlib draws no more than 2^16 points a side.
+    width = min(max(6.0, 1.6 * len(columns)), 2**16 // _DPI)
+    figure = Figure(figsize=(width, 4.0), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / len(cells)
     bars = {}

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from keras_sslhsic import checks, plots, views
+from keras_sslhsic import checks, pictures, plots, views
 from keras_sslhsic.data.sources import bundled_splits, source
 from keras_sslhsic.evaluation import extract_features
 from keras_sslhsic.files import display, write_json
@@ -90,7 +90,7 @@ def _pretrain(
     drawn = views.show(images.sample(8), model.policy)
     # The config first: it makes the folder a run.
     write_json(workdir / folder.CONFIG, config.to_dict())
-    plots.save(drawn, workdir / folder.VIEWS)
+    pictures.save(drawn, workdir / folder.VIEWS)
     if not (workdir / folder.INITIAL).exists():
         model_files.save_model(model.serving_encoder(), workdir / folder.INITIAL, {})
 
