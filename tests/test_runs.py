@@ -214,6 +214,17 @@ def test_one_process_at_a_time_works_in_a_run(run_of, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_run_goes_on_with_its_own_images_alone(run_of, tmp_path, monkeypatch):
+    run_of(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "run" / "views.png").write_bytes(b"of before")
+    other = from_arrays(np.zeros([8, 8, 8, 1], np.uint8), batch_size=4)
+    monkeypatch.setattr(pretrain, "source", lambda *arguments, **options: other)
+    with pytest.raises(ValueError, match="trained on other images: there are 8 too now"):
+        run_of(tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "views.png").read_bytes() == b"of before"
+
+
 def test_a_run_without_its_checkpoints_says_that_it_begins_with_the_first_epoch(run_of, tmp_path, trainer):
     run_of(tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()
@@ -359,7 +370,7 @@ def test_pictures_are_written_whole(tmp_path, monkeypatch):
     plots.curves({"loss": [1.0, 0.5]}, tmp_path / "curves.png")
     before = (tmp_path / "curves.png").read_bytes()
 
-    def half(figure, path, dpi):
+    def half(figure, path, **_):
         path.write_bytes(before[:10])
         raise OSError(28, "No space left on device")
 

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic.data.images import Images, Read, part, spread
+from keras_sslhsic.data.images import Images, Read, digest, part, spread
 from keras_sslhsic.data.order import Order
+
+_DIGESTED = 2**28  # bytes
 
 
 def check_images(x: np.ndarray) -> None:
@@ -99,6 +101,15 @@ class ArrayImages(Images):
 
     def sample(self, n: int) -> np.ndarray:
         return self._arrays["image"][spread(self.num_examples, n)]
+
+    def digest(self) -> str:
+        """Of labels and pixels; of more than 256 MiB, those of images spread over all."""
+        parts: list[Any] = []
+        for name, column in self._arrays.items():
+            rows = max(1, _DIGESTED // (column.nbytes // len(column)))
+            few = column if rows >= len(column) else column[spread(len(column), rows)]
+            parts += [f"{name} {column.dtype} {column.shape}", few]
+        return digest(*parts)
 
     def _reading(
         self, epoch: int, step: int, epochs: int | None, share: tuple[int, int]

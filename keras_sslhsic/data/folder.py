@@ -15,7 +15,7 @@ from keras_sslhsic.data import decode
 from keras_sslhsic.data.batches import Decoding, Hold, crops, thread_pool
 from keras_sslhsic.data.broken import BrokenFiles
 from keras_sslhsic.data.cache import make as make_cache
-from keras_sslhsic.data.images import Images, Read, part, spread
+from keras_sslhsic.data.images import Images, Read, digest, part, spread
 from keras_sslhsic.data.memory import Budget
 from keras_sslhsic.data.order import Order
 from keras_sslhsic.files import display, open_regular
@@ -182,7 +182,7 @@ class FolderImages(Images):
         **order: Any,
     ) -> None:
         checks.flag("labels", labels, optional=True)
-        self.files = list_images(path)
+        self._root, self.files = str(Path(path)), list_images(path)
         classes = None if labels is False else class_labels(path, self.files)
         if labels and classes is None:
             raise ValueError(
@@ -217,6 +217,12 @@ class FolderImages(Images):
                 raise ValueError(self.broken.summary())
             found.append(image)
         return decoding.stack(found)["image"]
+
+    def digest(self) -> str:
+        """Of the names of all files in the folder, and of the sizes of up to 1,024 spread over them."""
+        names = (file.removeprefix(self._root).replace(os.sep, "/") for file in self.files)
+        few = (self.files[number] for number in spread(len(self.files), 1024))
+        return digest("\n".join(names), " ".join(str(_size(file)) for file in few))
 
     def _reading(
         self, epoch: int, step: int, epochs: int | None, share: tuple[int, int]
@@ -293,6 +299,13 @@ class FolderImages(Images):
                 content = np.frombuffer(stream.read(decode.MAX_BYTES), np.uint8)
             self._cache.put(key, content)
         return decoding.image(io.BytesIO(content.tobytes()), lambda size: hold(size + content.nbytes))
+
+
+def _size(file: str) -> int:
+    try:
+        return os.stat(file).st_size
+    except OSError:  # it will count as broken
+        return 0
 
 
 from_folder = FolderImages

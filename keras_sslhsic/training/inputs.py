@@ -21,14 +21,14 @@ class TrainingData(NamedTuple):
     Attributes:
         dataset: for `keras.Model.fit`.
         steps_per_epoch: batches in an epoch; None: as many as there are.
-        num_images: in an epoch, None where it is not known.
+        images: the handle that it comes from, if it is one.
         element_spec: what a batch of all workers holds, None where it is not known.
         exact: whether a fit that goes on from a later epoch sees what an uninterrupted one would have seen.
     """
 
     dataset: Any
     steps_per_epoch: int | None
-    num_images: int | None
+    images: Images | None
     element_spec: Any
     exact: bool
 
@@ -64,7 +64,7 @@ def training_data(
         )
     if y is not None:
         raise ValueError("Expected labels among the images, found y beside them: give them to the handle.")
-    return TrainingData(_batches(x, epoch, strategy), x.steps_per_epoch, x.num_examples, x.element_spec, True)
+    return TrainingData(_batches(x, epoch, strategy), x.steps_per_epoch, x, x.element_spec, True)
 
 
 def _batches(images: Images, epoch: int, strategy: tf.distribute.Strategy) -> Any:

@@ -339,7 +339,7 @@ class Trainer(EncodingModel):
                 self.distribute_strategy,
             )
             for checkpoint in checkpoints:
-                checkpoint.train_on(data.num_images)
+                checkpoint.train_on(data.images)
             self._check(data, restored)
             if data.steps_per_epoch:
                 kwargs.setdefault("steps_per_epoch", data.steps_per_epoch)

@@ -63,6 +63,18 @@ def test_pictures_of_a_run_in_the_folder_are_no_images(folder):
     assert (images.num_examples, images.class_names) == (6, ["class 0", "class 1"])
 
 
+def test_the_digest_is_of_names_and_sizes(folder, tmp_path):
+    root = folder(6)
+    digest = from_folder(root, batch_size=2).digest()
+    moved = root.rename(tmp_path / "moved")
+    assert from_folder(moved, batch_size=3, seed=1, image_size=8, labels=False).digest() == digest
+    (moved / "class 0").rename(moved / "class 2")
+    renamed = from_folder(moved, batch_size=2).digest()
+    with open(moved / "class 2" / "000.jpg", "ab") as stream:
+        stream.write(b"0")
+    assert len({digest, renamed, from_folder(moved, batch_size=2).digest()}) == 3
+
+
 # Each looks at a folder by itself.
 DOORS = {
     "from_folder": lambda path: from_folder(path, batch_size=2),

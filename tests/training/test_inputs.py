@@ -41,7 +41,7 @@ def test_arrays_and_handles_begin_at_the_epoch_and_are_exact():
     for x in (X, {"image": X}, images):
         data = given(x, epoch=2)
         assert ids(data.dataset, 4) == ids(images.batches(2), 4) != ids(images.batches(), 4)
-        assert (data.steps_per_epoch, data.num_images, data.exact) == (3, 24, True)
+        assert (data.steps_per_epoch, data.images.num_examples, data.exact) == (3, 24, True)
         assert data.element_spec == images.element_spec
 
 
@@ -49,7 +49,7 @@ def test_a_foreign_dataset_is_taken_as_it_is_and_is_not_exact():
     dataset = tf.data.Dataset.from_tensor_slices({"image": X}).batch(8, drop_remainder=True)
     data = given(dataset, epoch=2)
     assert ids(data.dataset, 3) == ids(dataset, 3)
-    assert (data.steps_per_epoch, data.num_images, data.exact) == (None, None, False)
+    assert (data.steps_per_epoch, data.images, data.exact) == (None, None, False)
     assert data.element_spec == dataset.element_spec
     sharding = data.dataset.options().experimental_distribute.auto_shard_policy
     assert sharding == tf.data.experimental.AutoShardPolicy.DATA
