@@ -14,6 +14,7 @@ SHEET, VIEWS, CURVES, FEATURES, REPORT = (
 )
 # Listing a folder opens files of these names alone.
 _NAMES = frozenset({SHEET, VIEWS, CURVES, FEATURES, REPORT})
+_MOST_POINTS = 2**16 - 1  # of a side that matplotlib draws
 SOFTWARE = "keras_sslhsic"
 _MARKS = tuple(
     f"Software\0{name}".encode() for name in (SOFTWARE, "Matplotlib")
@@ -40,5 +41,6 @@ def save(figure: "Figure", path: str | Path, dpi: int = 110) -> None:
     """
     suffix = Path(path).suffix
     metadata = {"Software": SOFTWARE} if suffix.lower() == ".png" else None
+    dpi = min(dpi, int(_MOST_POINTS / max(figure.get_size_inches())))
     with written_whole(path, suffix) as temporary:
         figure.savefig(temporary, dpi=dpi, metadata=metadata)

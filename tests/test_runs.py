@@ -366,6 +366,11 @@ def test_curves_draw_whatever_was_logged():
     }
 
 
+def test_a_picture_larger_than_matplotlib_draws_is_drawn_coarser(tmp_path):
+    pictures.save(Figure((1000, 1)), tmp_path / "long.png")  # 110,000 points of the usual size
+    assert Image.open(tmp_path / "long.png").size == (65000, 65)
+
+
 def test_pictures_are_written_whole(tmp_path, monkeypatch):
     plots.curves({"loss": [1.0, 0.5]}, tmp_path / "curves.png")
     before = (tmp_path / "curves.png").read_bytes()

@@ -173,8 +173,8 @@ def _inspect_one(file: str, channels: int, max_pixels: int, memory: Budget) -> _
     with memory.lease() as lease:
         try:
             with files.open_regular(file, decode.MAX_BYTES) as stream:
-                kind, mode = decode.header(stream)
                 pixels = decode.decode(stream, channels, max_pixels=max_pixels, hold=lease.hold)
+                kind, mode = decode.header(stream)
         except (OSError, decode.DecodeError) as error:
             return reason(error, file)
         mean, std = (values[:, 0] / 255 for values in cv2.meanStdDev(pixels))

@@ -25,8 +25,6 @@ from keras_sslhsic.files import display, write_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_DPI = 150
-
 # Data sets that are a share of another one's labels.
 _SUBSETS = {
     "imagenet2012_subset/1pct": ("imagenet2012", 0.01),
@@ -72,7 +70,7 @@ def report(path: str | os.PathLike, output: str | os.PathLike | None = None) -> 
     output = Path(output) if output is not None else (path if path.is_dir() else path.parent)
     text = table(records)
     write_text(output / "report.md", text + "\n")
-    pictures.save(chart(records), output / pictures.REPORT, dpi=_DPI)
+    pictures.save(chart(records), output / pictures.REPORT, dpi=150)
     return text
 
 
@@ -120,9 +118,7 @@ def chart(records: Iterable[Result]) -> "Figure":
     cells = _cells(records)
     labels = _labels(cells)
     columns = list(dict.fromkeys(labels.values()))
-    # Matplotlib draws no more than 2^16 points a side.
-    width = min(max(6.0, 1.6 * len(columns)), 2**16 // _DPI)
-    figure = Figure(figsize=(width, 4.0), layout="constrained")
+    figure = Figure(figsize=(max(6.0, 1.6 * len(columns)), 4.0), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / len(cells)
     bars = {}
