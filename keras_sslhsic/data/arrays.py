@@ -74,8 +74,8 @@ class ArrayImages(Images):
         **order: `seed=0`, `shuffle=True`, `drop_remainder=True`: see `keras_sslhsic.data.Order`.
 
     Raises:
-        ValueError: the images are not uint8 [N, H, W, C], the labels are not integers [N], or there are fewer images than
-            one batch.
+        ValueError: the images are not uint8 [N, H, W, C], the labels are not integers [N] or have no name, or there are fewer
+            images than one batch.
     """
 
     def __init__(
@@ -93,6 +93,11 @@ class ArrayImages(Images):
         if y is not None:
             y = np.asarray(y)
             check_labels(y, len(x))
+            if class_names is not None and y.max() >= len(class_names):
+                raise ValueError(
+                    f"The labels go up to {y.max()}, and there are {len(class_names)} class_names: name the classes 0 to "
+                    f"{y.max()}, or number those that there are with np.unique(y, return_inverse=True)[1]."
+                )
             self._arrays["label"] = y.astype(np.int64)
         columns = {
             name: tf.TensorSpec(column.shape[1:], column.dtype) for name, column in self._arrays.items()

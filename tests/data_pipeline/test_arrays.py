@@ -196,3 +196,9 @@ def test_the_digest_is_of_pixels_and_labels(monkeypatch):
     changed[9] += 1
     found = {from_arrays(images, batch_size=2).digest() for images in (x, changed, 0 * x)}
     assert len(found) == 3
+
+
+def test_every_label_has_a_name_where_there_are_some():
+    with pytest.raises(ValueError, match=r"go up to 4, and there are 3 class_names: .* np\.unique"):
+        from_arrays(X, Y, batch_size=2, class_names=["a", "b", "c"])
+    from_arrays(X, 2**40 * Y.astype(np.int64), batch_size=2)
