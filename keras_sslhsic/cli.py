@@ -393,8 +393,10 @@ def _convert(options: argparse.Namespace) -> None:
 
 def _inspect(options: argparse.Namespace) -> None:
     from keras_sslhsic.data import inspect_folder
+    from keras_sslhsic.data.inspect import check_sheet
     from keras_sslhsic.files import write_json
 
+    check_sheet(options.path, options.sheet)
     report = inspect_folder(
         options.path, channels=options.channels, verbose=True, memory_mb=options.memory_mb
     )

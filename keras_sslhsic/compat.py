@@ -12,7 +12,7 @@ import json
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import keras
@@ -257,10 +257,42 @@ def layer_before(tensor: Any) -> Any:
     return tensor._keras_history.operation
 
 
+class Call(NamedTuple):
+    """A call of an operation within a model."""
+
+    operation: Any
+    arguments: tuple[tuple, dict[str, Any]]  # positional ones, and those by name
+    outputs: list[Any]  # symbolic tensors
+
+
+def calls(model: Any) -> list[Call] | None:
+    """The calls that a functional or sequential model is made of, each after those whose results it reads; None of others."""
+    network = getattr(model, "_functional", model)  # of a sequential one
+    if not is_functional(network):
+        return None
+    return [
+        Call(node.operation, (node.arguments.args, node.arguments.kwargs), node.output_tensors)
+        for node in _nodes(network)
+    ]
+
+
+def layers_within(layer: Any) -> list[keras.Layer]:
+    """The layers that a layer holds itself."""
+    return (
+        list(layer._flatten_layers(include_self=False, recursive=False))
+        if isinstance(layer, keras.Layer)
+        else []
+    )
+
+
+def _nodes(network: keras.Model) -> list:
+    depths = network._nodes_by_depth
+    return [node for depth in sorted(depths, reverse=True) for node in depths[depth]]
+
+
 def passages(network: keras.Model) -> list:
     """The symbolic tensors of a functional model that all after them is computed from, in order, without its input."""
-    depths = network._nodes_by_depth
-    nodes = [node for depth in sorted(depths, reverse=True) for node in depths[depth]]
+    nodes = _nodes(network)
     unread = collections.Counter(id(tensor) for node in nodes for tensor in node.input_tensors)
     waiting: set[int] = set()
     found = []

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keras_sslhsic.files import display, written_whole
+from keras_sslhsic import pictures
+from keras_sslhsic.files import display
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +65,7 @@ def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = Non
     for axes in figure.axes[len(panels) :]:
         axes.set_axis_off()
     if path is not None:
-        save(figure, path)
+        pictures.save(figure, path)
     return figure
 
 
@@ -112,15 +113,5 @@ def feature_map(
         for text in legend.get_texts():
             text.set_parse_math(False)  # a name with dollar signs is no formula
     if path is not None:
-        save(figure, path)
+        pictures.save(figure, path)
     return figure
-
-
-def save(figure: "Figure", path: str | Path) -> None:
-    """Writes a picture, whole or not at all, in the format of the path's suffix.
-
-    Raises:
-        OSError: if it cannot be written.
-    """
-    with written_whole(path, Path(path).suffix) as temporary:
-        figure.savefig(temporary, dpi=110)

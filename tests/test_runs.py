@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 from PIL import Image
 
-from keras_sslhsic import LARS, SSLHSIC, files, lock, plots, views
+from keras_sslhsic import LARS, SSLHSIC, files, lock, pictures, plots, views
 from keras_sslhsic.data import from_arrays
 from keras_sslhsic.evaluation import results
 from keras_sslhsic.runs import build, evaluate, folder, pretrain
@@ -77,9 +77,9 @@ def run_of(trainer, monkeypatch):
     monkeypatch.setattr(pretrain, "evaluate_run", lambda *arguments: [{"features": "pretrained", "knn": 0.5}])
     monkeypatch.setattr(pretrain, "extract_features", lambda *arguments: np.zeros([8, 4]))
     for name in ("curves", "feature_map"):
-        monkeypatch.setattr(plots, name, lambda *arguments: plots.save(Figure(), arguments[-1]))
+        monkeypatch.setattr(plots, name, lambda *arguments: pictures.save(Figure(), arguments[-1]))
     monkeypatch.setattr(views, "show", lambda *arguments: Figure())
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: path.write_bytes(b"picture"))
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: path.write_bytes(b"picture"))
     monkeypatch.setattr(keras.callbacks, "TensorBoard", lambda *arguments, **options: Ends())
     monkeypatch.setattr(pretrain, "Progress", keras.callbacks.Callback)
     return lambda workdir, resume=False, **fields: pretrain.run(
@@ -212,6 +212,17 @@ def test_one_process_at_a_time_works_in_a_run(run_of, tmp_path):
     ):
         run_of(tmp_path / "run")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_run_goes_on_with_its_own_images_alone(run_of, tmp_path, monkeypatch):
+    run_of(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "run" / "views.png").write_bytes(b"of before")
+    other = from_arrays(np.zeros([8, 8, 8, 1], np.uint8), batch_size=4)
+    monkeypatch.setattr(pretrain, "source", lambda *arguments, **options: other)
+    with pytest.raises(ValueError, match="trained on other images: there are 8 too now"):
+        run_of(tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "views.png").read_bytes() == b"of before"
 
 
 def test_a_run_without_its_checkpoints_says_that_it_begins_with_the_first_epoch(run_of, tmp_path, trainer):
@@ -355,11 +366,16 @@ def test_curves_draw_whatever_was_logged():
     }
 
 
+def test_a_picture_larger_than_matplotlib_draws_is_drawn_coarser(tmp_path):
+    pictures.save(Figure((1000, 1)), tmp_path / "long.png")  # 110,000 points of the usual size
+    assert Image.open(tmp_path / "long.png").size == (65000, 65)
+
+
 def test_pictures_are_written_whole(tmp_path, monkeypatch):
     plots.curves({"loss": [1.0, 0.5]}, tmp_path / "curves.png")
     before = (tmp_path / "curves.png").read_bytes()
 
-    def half(figure, path, dpi):
+    def half(figure, path, **_):
         path.write_bytes(before[:10])
         raise OSError(28, "No space left on device")
 

@@ -7,8 +7,10 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic.data.images import Images, Read, part, spread, unpack
+from keras_sslhsic.data.images import Images, Read, digest, part, spread, unpack
 from keras_sslhsic.data.order import Order
+
+_DIGESTED = 2**28  # bytes
 
 
 def check_images(x: Any) -> None:
@@ -102,7 +104,7 @@ class ArrayImages(Images):
 
     Raises:
         ValueError: the images are not [N, H, W, C] in their range, the labels are not whole numbers, one for each image, or
-            there are fewer images than one batch.
+            have no name, or there are fewer images than one batch.
     """
 
     def __init__(
@@ -134,7 +136,12 @@ class ArrayImages(Images):
             for name, array in self._arrays.items()
         }
         if y is not None:
-            self._arrays["label"] = check_labels(y, sizes[0])
+            y = self._arrays["label"] = check_labels(y, sizes[0])
+            if class_names is not None and y.max() >= len(class_names):
+                raise ValueError(
+                    f"The labels go up to {y.max()}, and there are {len(class_names)} class_names: name the classes 0 to "
+                    f"{y.max()}, or number those that there are with np.unique(y, return_inverse=True)[1]."
+                )
             columns["label"] = tf.TensorSpec([], tf.int64)
         super().__init__(Order(sizes[0], batch_size, **order), columns, class_names)
 
@@ -146,6 +153,15 @@ class ArrayImages(Images):
         return np.rint(np.clip(found, 0, 255) if name == "image" else 255 * np.clip(found, 0, 1)).astype(
             np.uint8
         )
+
+    def digest(self) -> str:
+        """Of labels and pixels; of more than 256 MiB, those of images spread over all."""
+        parts: list[Any] = []
+        for name, column in self._arrays.items():
+            rows = max(1, _DIGESTED // (column.nbytes // len(column)))
+            few = column[:] if rows >= len(column) else column[spread(len(column), rows)]
+            parts += [f"{name} {column.dtype} {column.shape}", few]
+        return digest(*parts)
 
     def _reading(
         self, epoch: int, step: int, epochs: int | None, share: tuple[int, int]

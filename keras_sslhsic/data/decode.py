@@ -58,7 +58,8 @@ def decode(
         channels: 1 (luma), 3 (RGB) or 4 (RGBA).
         short_side: a JPEG of at least twice this size may be decoded at 1/2, 1/4 or 1/8 of its size, with no
             side shorter than this: several times faster for photographs.
-        max_pixels: refuses larger images before they are decoded.
+        max_pixels: refuses larger images before they are decoded. Where it is above `MAX_PIXELS`, Pillow's own limit, which is
+            the process's, is raised to it.
         hold: called with the bytes that decoding will need at most, once the header is read (`memory.Lease.hold`).
 
     Returns:
@@ -69,7 +70,7 @@ def decode(
         ValueError: `channels` is not 1, 3 or 4.
     """
     check_channels(channels)
-    image = _open(content)
+    image = _open(content, max_pixels)
     width, height = image.size
     if width * height > max_pixels:
         raise DecodeError(f"{width} x {height} pixels are more than the limit of {max_pixels}")
@@ -85,10 +86,14 @@ def decode(
         raise DecodeError(f"{type(error).__name__}: {error}") from error
 
 
-def _open(content: bytes | BinaryIO) -> "Image.Image":
+def _open(content: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> "Image.Image":
     """Reads the header of a file."""
     from PIL import Image, UnidentifiedImageError
 
+    if (
+        max_pixels > MAX_PIXELS and Image.MAX_IMAGE_PIXELS is not None
+    ):  # which Pillow refuses from twice as many on
+        Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, max_pixels)
     stream = io.BytesIO(content) if isinstance(content, bytes) else content
     stream.seek(0)
     if not stream.read(1):

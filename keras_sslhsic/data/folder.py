@@ -2,6 +2,7 @@
 
 import io
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,62 +10,91 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic import checks
+from keras_sslhsic import checks, pictures
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.batches import Decoding, Hold, crops, thread_pool
 from keras_sslhsic.data.broken import BrokenFiles
 from keras_sslhsic.data.cache import make as make_cache
-from keras_sslhsic.data.images import Images, Read, part, spread
+from keras_sslhsic.data.images import Images, Read, digest, part, spread
 from keras_sslhsic.data.memory import Budget
 from keras_sslhsic.data.order import Order
 from keras_sslhsic.files import display, open_regular
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp"})
+_SYSTEM = "lost+found"  # at the top of a file system, and its own
 
 
 def list_images(path: str | Path) -> list[str]:
     """Lists the image files under a folder, at any depth, in the order of their paths.
 
     Image files have one of `EXTENSIONS`, in upper or lower case, or the first bytes of an image whatever
-    their name. Hidden files and folders are left out; links are followed, and each folder is read once.
+    their name. Hidden files and folders are left out, and, with a warning, pictures that commands of this package wrote
+    (`pictures.is_own`); links are followed, and each folder is read once.
 
     Raises:
         FileNotFoundError: the folder does not exist, or holds no images.
         NotADirectoryError: the path is a file.
+        OSError: a folder cannot be listed, or a link may be one that leads nowhere: without it classes have other numbers.
     """
     root = Path(path)
     if not root.exists():
         raise FileNotFoundError(f"The folder {display(root)} does not exist.")
     if not root.is_dir():
         raise NotADirectoryError(f"{display(root)} is a file: expected a folder of images.")
-    files = [file for file in walk(root) if is_image(file)]
+    found = list(walk(root))
+    files = [file for file in found if is_image(file)]
+    if own := [file for file in found if pictures.is_own(file)]:
+        warnings.warn(
+            f"Left out what keras_sslhsic wrote itself, {len(own)} pictures under {display(root)}, such as {display(own[0])}.",
+            stacklevel=3,
+        )
     if not files:
         raise FileNotFoundError(f"{display(root)} holds no images ({', '.join(sorted(EXTENSIONS))}).")
     return files
 
 
 def walk(root: str | Path) -> Iterator[str]:
-    """The files under a folder in the order of their paths, links followed, each folder once, hidden ones left out."""
+    """The files under a folder in the order of their paths, links followed, each folder once, hidden ones left out.
+
+    Raises:
+        OSError: a folder cannot be listed.
+    """
     seen = set()
-    for folder, subfolders, names in os.walk(root, followlinks=True):
+    for folder, subfolders, names in os.walk(root, onerror=_not_listed, followlinks=True):
         status = os.stat(folder)
         identity = (status.st_dev, status.st_ino)
         if identity in seen:  # a link that leads back up, or to a folder that another link led to
             subfolders.clear()
             continue
         seen.add(identity)
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") and name != _SYSTEM)
         yield from (os.path.join(folder, name) for name in sorted(names) if not name.startswith("."))
 
 
+def _not_listed(error: OSError) -> None:
+    raise type(error)(
+        f"The folder {display(error.filename)} cannot be listed ({error.strerror}): without its images the others would be "
+        "numbered anew. Make it readable, or move it away."
+    ) from error
+
+
 def is_image(file: str) -> bool:
-    """Whether a file has the extension, or the first bytes, of an image."""
+    """Whether a file has the extension, or the first bytes, of an image, and is no picture that a command wrote.
+
+    Raises:
+        OSError: a link that may be one to a folder leads nowhere.
+    """
     if os.path.splitext(file)[1].lower() in EXTENSIONS:
-        return True
+        return not pictures.is_own(file)
     try:
         with open_regular(file) as stream:
             return decode.looks_like_image(stream.read(12))
-    except OSError:
+    except OSError as error:
+        if os.path.islink(file) and not os.path.exists(file):
+            raise OSError(
+                f"The link {display(file)} leads nowhere, and may be one to a folder of images, without which the others would "
+                "be numbered anew. Restore what it leads to, or remove it."
+            ) from error
         return False
 
 
@@ -127,6 +157,7 @@ class FolderImages(Images):
 
     Raises:
         FileNotFoundError: no such folder, or no images in it.
+        OSError: as `list_images`.
         ValueError: fewer images than one batch; labels asked for but no class sub-folders; an option of another type or range.
     """
 
@@ -151,7 +182,7 @@ class FolderImages(Images):
         **order: Any,
     ) -> None:
         checks.flag("labels", labels, optional=True)
-        self.files = list_images(path)
+        self._root, self.files = str(Path(path)), list_images(path)
         classes = None if labels is False else class_labels(path, self.files)
         if labels and classes is None:
             raise ValueError(
@@ -186,6 +217,12 @@ class FolderImages(Images):
                 raise ValueError(self.broken.summary())
             found.append(image)
         return decoding.stack(found)["image"]
+
+    def digest(self) -> str:
+        """Of the names of all files in the folder, and of the sizes of up to 1,024 spread over them."""
+        names = (file.removeprefix(self._root).replace(os.sep, "/") for file in self.files)
+        few = (self.files[number] for number in spread(len(self.files), 1024))
+        return digest("\n".join(names), " ".join(str(_size(file)) for file in few))
 
     def _reading(
         self, epoch: int, step: int, epochs: int | None, share: tuple[int, int]
@@ -262,6 +299,13 @@ class FolderImages(Images):
                 content = np.frombuffer(stream.read(decode.MAX_BYTES), np.uint8)
             self._cache.put(key, content)
         return decoding.image(io.BytesIO(content.tobytes()), lambda size: hold(size + content.nbytes))
+
+
+def _size(file: str) -> int:
+    try:
+        return os.stat(file).st_size
+    except OSError:  # it will count as broken
+        return 0
 
 
 from_folder = FolderImages

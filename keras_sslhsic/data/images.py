@@ -3,6 +3,7 @@
 import abc
 import copy
 import dataclasses
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -87,6 +88,10 @@ class Images(abc.ABC):
     def sample(self, n: int) -> np.ndarray:
         """Some images to look at, uint8 [n, H, W, C], or all if there are fewer; no others are decoded."""
 
+    def digest(self) -> str | None:
+        """What tells these images from others, however they are ordered and decoded; None where nothing does."""
+        return None
+
     @abc.abstractmethod
     def _reading(
         self, epoch: int, step: int, epochs: int | None, share: tuple[int, int]
@@ -129,6 +134,19 @@ def unpack(data: Any) -> tuple[Any, Any]:
             f"A batch must hold 'image', or crops 'view1', 'view2', ...; it holds {sorted(data)}. Rename the key of the images."
         )
     return crops, data.get("label")
+
+
+def digest(*parts: str | np.ndarray) -> str:
+    """16 hexadecimal digits of text and arrays."""
+    found = hashlib.sha256()
+    for item in parts:
+        content = (
+            item.encode("utf-8", "surrogateescape")
+            if isinstance(item, str)
+            else np.ascontiguousarray(item).tobytes()
+        )
+        found.update(b"%d " % len(content) + content)
+    return found.hexdigest()[:16]
 
 
 def part(size: int, share: tuple[int, int]) -> slice:

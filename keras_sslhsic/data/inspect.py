@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_sslhsic import files
+from keras_sslhsic import files, pictures
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.batches import thread_pool
 from keras_sslhsic.data.broken import reason
-from keras_sslhsic.data.folder import class_labels, is_image, list_images, walk
+from keras_sslhsic.data.folder import EXTENSIONS, class_labels, is_image, list_images, walk
 from keras_sslhsic.data.memory import Budget
 from keras_sslhsic.files import display
 
@@ -28,7 +28,7 @@ class Report:
         path: the folder.
         num_files: image files, broken ones included.
         num_bytes: their size on disk.
-        ignored: files that are no image files, by their extension.
+        ignored: files that are no image files, by their extension, and pictures that this package wrote.
         classes: images of each class, without the broken ones; empty if there are none.
         no_classes: why there are none; "" if there are.
         empty_folders: sub-folders without an image, which are no classes.
@@ -101,16 +101,36 @@ class Report:
         """Writes the sample as one picture of up to 8 x 8 images, of the kind that the file's ending says.
 
         Raises:
-            ValueError: for an ending of no kind of picture.
+            ValueError: as `check_sheet`.
             OSError: if it cannot be written.
         """
-        from PIL import Image
+        from PIL.PngImagePlugin import PngInfo
 
-        kind = Image.registered_extensions().get(Path(file).suffix.lower())
-        if kind is None:
-            raise ValueError(f"{display(file)} has the ending of no kind of picture: give NAME.png.")
+        kind, mark = check_sheet(self.path, file), PngInfo()
+        mark.add_text("Software", pictures.SOFTWARE)
         with files.written_whole(file) as temporary:
-            contact_sheet(self.sample).save(temporary, kind)
+            contact_sheet(self.sample).save(temporary, kind, **({"pnginfo": mark} if kind == "PNG" else {}))
+
+
+def check_sheet(path: str | Path, file: str | Path) -> str:
+    """The kind of picture that a contact sheet of a folder will be.
+
+    Raises:
+        ValueError: for an ending of no kind of picture, or a file that would be taken for an image of the folder itself.
+    """
+    from PIL import Image
+
+    file = Path(file)
+    kind = Image.registered_extensions().get(file.suffix.lower())
+    if kind is None:
+        raise ValueError(f"{display(file)} has the ending of no kind of picture: give NAME.png.")
+    inside = file.resolve().is_relative_to(Path(path).resolve())
+    if inside and file.suffix.lower() in EXTENSIONS and file.name != pictures.SHEET:
+        raise ValueError(
+            f"{display(file)} lies in {display(path)}, and would be one of its images: choose another folder, or the name "
+            f"{pictures.SHEET}, which is left out."
+        )
+    return kind
 
 
 def contact_sheet(images: np.ndarray, columns: int = 8, gap: int = 4) -> "Image.Image":
@@ -153,8 +173,8 @@ def _inspect_one(file: str, channels: int, max_pixels: int, memory: Budget) -> _
     with memory.lease() as lease:
         try:
             with files.open_regular(file, decode.MAX_BYTES) as stream:
-                kind, mode = decode.header(stream)
                 pixels = decode.decode(stream, channels, max_pixels=max_pixels, hold=lease.hold)
+                kind, mode = decode.header(stream)
         except (OSError, decode.DecodeError) as error:
             return reason(error, file)
         mean, std = (values[:, 0] / 255 for values in cv2.meanStdDev(pixels))
@@ -208,6 +228,7 @@ def inspect_folder(
 
     Raises:
         FileNotFoundError: no such folder, or no images in it.
+        OSError: as `list_images`.
         ValueError: every image is broken.
     """
     from tqdm.auto import tqdm
@@ -215,7 +236,9 @@ def inspect_folder(
     images = list_images(path)
     memory, listed = Budget(memory_mb), set(images)
     ignored = Counter(
-        Path(file).suffix.lower() or "no extension" for file in walk(path) if file not in listed
+        "keras_sslhsic's own" if pictures.is_own(file) else Path(file).suffix.lower() or "no extension"
+        for file in walk(path)
+        if file not in listed
     )
     labels, no_classes = None, "all images lie in one folder"
     try:

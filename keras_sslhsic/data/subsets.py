@@ -66,27 +66,26 @@ def hold_out(labels: np.ndarray, number: int | np.ndarray, seed: int = 0) -> tup
     Raises:
         ValueError: if nothing would be held out, or nothing of a class would be left.
     """
-    counts = np.bincount(labels)
+    classes, counts = np.unique(labels, return_counts=True)  # they may be numbered sparsely
     if isinstance(number, int | np.integer):
         exact = number * counts / len(labels)
         numbers = np.floor(exact).astype(int)
         order = np.argsort(numbers - exact, kind="stable")  # the largest remainder first
         numbers[order[numbers[order] + 1 < counts[order]][: number - numbers.sum()]] += 1
     else:
-        numbers = np.zeros(max(len(counts), len(number)), int)
-        numbers[: len(number)] = number
-        counts = np.bincount(labels, minlength=len(numbers))
-        numbers[counts == 0] = 0
+        numbers = np.array([number[c] if c < len(number) else 0 for c in classes], int)
     few = np.flatnonzero((numbers >= counts) & (numbers > 0))
     if len(few) or not numbers.any():
         found = (
             f"Of {len(labels)} training images {number} cannot be held out: none would be left of the classes "
-            f"{few[:10].tolist()}"
+            f"{classes[few][:10].tolist()}"
             if len(few)
             else f"{len(labels)} training images are too few to hold any out for choosing"
         )
         raise ValueError(f"{found}. Give more images, or a validation split of your own.")
     generator = np.random.default_rng(seed)
-    held = [generator.permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(numbers)]
+    held = [
+        generator.permutation(np.flatnonzero(labels == c))[:n] for c, n in zip(classes, numbers, strict=True)
+    ]
     held_out = np.sort(np.concatenate(held))
     return np.setdiff1d(np.arange(len(labels)), held_out), held_out

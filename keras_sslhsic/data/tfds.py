@@ -17,7 +17,7 @@ from keras_sslhsic import checks
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.batches import Decoding, crops, thread_pool
 from keras_sslhsic.data.cache import make as make_cache
-from keras_sslhsic.data.images import Images, Read, part
+from keras_sslhsic.data.images import Images, Read, digest, part
 from keras_sslhsic.data.memory import Budget
 from keras_sslhsic.data.order import Order
 from keras_sslhsic.files import display
@@ -247,6 +247,7 @@ class TfdsImages(Images):
                 f"{name} has no feature {' or '.join(map(repr, sorted(missing)))}, it has {sorted(features)}: "
                 "from_tfds, and the data of a config, take image_key, label_key and labels=False."
             )
+        self._full_name = builder.info.full_name
         info = builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
         self._instructions = info.file_instructions
         stored = (*features[image_key].shape[:2], None, None)[:2]
@@ -270,6 +271,11 @@ class TfdsImages(Images):
             for number, record in enumerate(_read(piece))
         ]
         return decoding.stack(found)["image"]
+
+    def digest(self) -> str:
+        """Of the name and version of the data set, and of the parts of its files that the split takes."""
+        pieces = [(file.filename.rsplit("/")[-1], file.skip, file.take) for file in self._instructions]
+        return digest(self._full_name, repr(pieces))
 
     def _reading(
         self, epoch: int, step: int, epochs: int | None, share: tuple[int, int]

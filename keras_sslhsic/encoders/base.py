@@ -1,6 +1,5 @@
 """The contract of an encoder: images [B, H, W, C] in [0, 255] to features [B, F], and to the maps of its stages."""
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -212,28 +211,3 @@ def with_preprocessing(
     features = encoder(preprocess(images, spec))
     features = keras.layers.Identity(dtype="float32", name="float32")(features)
     return Encoder(images, features, spec, name or encoder.name)
-
-
-def encoder_hash(encoder: Any) -> str:
-    """16 hexadecimal digits that identify an encoder's structure and weights.
-
-    Raises:
-        ValueError: for a plain function, whose weights cannot be seen.
-    """
-    if not isinstance(encoder, keras.Model):
-        raise ValueError(
-            f"Only a keras.Model can be identified by its weights, found {type(encoder).__name__}."
-        )
-    digest = hashlib.sha256()
-    # Names that Keras numbers anew in every process are no part of the structure.
-    digest.update(repr([(type(layer).__name__, _settings(layer)) for layer in encoder.layers]).encode())
-    for weight in encoder.weights:
-        value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
-        digest.update(f"{value.dtype}{value.shape}".encode())
-        digest.update(value.tobytes())
-    return digest.hexdigest()[:16]
-
-
-def _settings(layer: keras.Layer) -> dict[str, Any]:
-    unnamed = ("name", "layers", "build_config", "trainable")
-    return {key: value for key, value in layer.get_config().items() if key not in unnamed}

@@ -12,7 +12,8 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_sslhsic import compat, files
-from keras_sslhsic.encoders.base import TrainsEncoder, encoder_hash
+from keras_sslhsic.encoders import encoder_hash
+from keras_sslhsic.encoders.base import TrainsEncoder
 from keras_sslhsic.encoders.checks import check_images, labelled_batch
 
 # A model that trains an encoder stands for its `serving_encoder()`.
@@ -41,8 +42,8 @@ def extract_features(
             {"image": images}.
         batch_size: images a step, for arrays.
         verbose: whether to show a progress bar.
-        cache_dir: folder that keeps the result, in a file named by the encoder's weights and structure and by
-            the data. A second call reads it.
+        cache_dir: folder that keeps the result, in a file named by `encoder_hash` and by the data. A second call reads
+            it.
         data_version: name of the data in the cache's key, such as "imagenet2012:5.1.0/train/center_crop".
             Required to cache a dataset; an array is known by its bytes.
 

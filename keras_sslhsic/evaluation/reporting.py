@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tabulate import tabulate
 
+from keras_sslhsic import pictures
+from keras_sslhsic.encoders import identity
 from keras_sslhsic.evaluation import paper, results
 from keras_sslhsic.evaluation.metrics import wilson_interval
 from keras_sslhsic.evaluation.results import Result
-from keras_sslhsic.files import display, write_text, written_whole
+from keras_sslhsic.files import display, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,8 +70,7 @@ def report(path: str | os.PathLike, output: str | os.PathLike | None = None) -> 
     output = Path(output) if output is not None else (path if path.is_dir() else path.parent)
     text = table(records)
     write_text(output / "report.md", text + "\n")
-    with written_whole(output / "report.png", ".png") as temporary:
-        chart(records).savefig(temporary, dpi=150)
+    pictures.save(chart(records), output / pictures.REPORT, dpi=150)
     return text
 
 
@@ -99,6 +100,11 @@ def table(records: Iterable[Result]) -> str:
         _markdown(head, lines + _paper_rows("4.2", labels, columns)),
         "\n".join(map(display, sorted(recipes))),
     ]
+    if named := _of_two_kinds(cells):
+        parts.append(
+            f"Of {display(', '.join(named))} there are hashes with 2- in front and hashes without, by earlier versions, which "
+            "left out the operations between layers: rows of one name that differ in this alone may be of one encoder."
+        )
     others = _paper_rows("5", labels, columns)
     if others:
         parts.append("Other networks, and ablations, in the paper:\n\n" + _markdown(head, others))
@@ -154,6 +160,15 @@ def _cells(records: Iterable[Result]) -> dict[Row, dict[Measure, Result]]:
         measure = Measure(data, record.protocol, fraction, record.metric, recipe)
         cells.setdefault(row, {})[measure] = record
     return cells
+
+
+def _of_two_kinds(rows: Iterable[Row]) -> list[str]:
+    """The encoders with hashes of this version and of earlier ones, which cannot be compared."""
+    kinds: dict[str, set[bool]] = {}
+    for row in rows:
+        if row.hash:
+            kinds.setdefault(row.encoder, set()).add(identity.tells_operations(row.hash))
+    return [name for name, found in kinds.items() if len(found) == 2]
 
 
 def _metrics(record: Result) -> list[Result]:

@@ -37,7 +37,7 @@ class Result:
             `result.top1`, `result.learning_rate`.
         protocol: name of the protocol.
         encoder: name of the encoder.
-        encoder_hash: what identifies its structure and weights; None for a function, whose weights cannot be seen.
+        encoder_hash: what identifies it, `encoders.encoder_hash`; None for a function, whose weights cannot be seen.
         data: name of the images.
         label: what a config calls the evaluation.
         time: when it was made, in ISO 8601.

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from keras_sslhsic import views
+from keras_sslhsic import pictures, views
 from keras_sslhsic.files import display, is_leftover, read_json, read_regular, write_text
 from keras_sslhsic.runs import config as configs
 
@@ -22,7 +22,8 @@ CONFIG, SUMMARY, HISTORY = "config.json", "summary.json", "history.csv"
 RESULTS = "results.jsonl"
 ENCODER, MODEL, WEIGHTS = "encoder.keras", "model.keras", "encoder.weights.h5"
 INITIAL = "initial_encoder.keras"
-VIEWS, CURVES, FEATURES, BROKEN = "views.png", "curves.png", "features.png", "broken_images.log"
+VIEWS, CURVES, FEATURES = pictures.VIEWS, pictures.CURVES, pictures.FEATURES
+BROKEN = "broken_images.log"
 CHECKPOINTS, LOGS = "checkpoints", "logs"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from keras_sslhsic import checks, plots, views
+from keras_sslhsic import checks, pictures, plots, views
 from keras_sslhsic.data.sources import bundled_splits, source
 from keras_sslhsic.evaluation import extract_features
 from keras_sslhsic.files import display, write_json
@@ -90,7 +90,6 @@ def _pretrain(
     drawn = views.show(images.sample(8), model.policy)
     # The config first: it makes the folder a run.
     write_json(workdir / folder.CONFIG, config.to_dict())
-    plots.save(drawn, workdir / folder.VIEWS)
     if not (workdir / folder.INITIAL).exists():
         model_files.save_model(model.serving_encoder(), workdir / folder.INITIAL, {})
 
@@ -100,6 +99,8 @@ def _pretrain(
             f"There is no checkpoint in {display(checkpoint.directory)}: training begins with the first epoch.",
             stacklevel=3,
         )
+    checkpoint.train_on(images)  # those of before, or nothing is drawn
+    pictures.save(drawn, workdir / folder.VIEWS)
     model.fit(
         images,
         epochs=config.epochs,

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_sslhsic import compat
+from keras_sslhsic.data.images import Images
 from keras_sslhsic.files import display, open_regular, written_whole
 from keras_sslhsic.lock import held
 from keras_sslhsic.training import older_files, state
@@ -60,6 +61,7 @@ class Checkpoint(keras.callbacks.Callback):
         self.directory = Path(directory)
         self.keep = keep
         self.num_images: int | None = None
+        self._data: str | None = None  # digest of the images
         self._damaged: set[Path] = set()  # files that were warned of
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -91,6 +93,7 @@ class Checkpoint(keras.callbacks.Callback):
                 "step": int(model.step.numpy()),
                 "seed": model.seed,
                 "images": self.num_images,
+                "data": self._data,
             }
             _write(file, meta, values)
             for old in self.files()[: -self.keep]:
@@ -125,7 +128,7 @@ class Checkpoint(keras.callbacks.Callback):
         return epoch
 
     def _restore_newest(self, model: keras.Model) -> int:
-        self.num_images = None
+        self.num_images = self._data = None
         newest = self._newest()
         if newest is None:
             return 0
@@ -144,7 +147,7 @@ class Checkpoint(keras.callbacks.Callback):
                 f"{display(file)} is the checkpoint of another model or optimizer: {display(error)}. Give another directory, "
                 "or the configuration that wrote it."
             ) from error
-        self.num_images = meta.get("images")
+        self.num_images, self._data = meta.get("images"), meta.get("data")
         return meta["epoch"]
 
     def _newest(self) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]] | None:
@@ -167,19 +170,24 @@ class Checkpoint(keras.callbacks.Callback):
             )
         return None
 
-    def train_on(self, num_images: int | None) -> None:
-        """Notes how many images are trained on, where it is known.
+    def train_on(self, images: Images | None) -> None:
+        """Notes which images are trained on, where it is known.
 
         Raises:
-            ValueError: if the restored checkpoint was trained on another number of images.
+            ValueError: if the restored checkpoint was trained on others.
         """
-        if num_images is not None and self.num_images not in (None, num_images):
-            raise ValueError(
-                f"The checkpoint in {display(self.directory)} was trained on {self.num_images:,} images, and there are "
-                f"{num_images:,} now: batches would not be those that come next. Give the images of before, or another "
-                "directory."
-            )
-        self.num_images = num_images
+        number, digest = (None, None) if images is None else (images.num_examples, images.digest())
+        if number is not None and self.num_images not in (None, number):
+            differ = f"on {self.num_images:,} images, and there are {number:,} now"
+        elif digest is not None and self._data not in (None, digest):
+            differ = f"on other images: there are {number:,} too now, of other names, sizes or contents"
+        else:
+            self.num_images, self._data = number, digest
+            return
+        raise ValueError(
+            f"The checkpoint in {display(self.directory)} was trained {differ}. Batches would not be those that come next: "
+            "give the images of before, or another directory to begin anew."
+        )
 
     def alone(self, model: keras.Model) -> contextlib.AbstractContextManager[None]:
         """Keeps the directory to this process, if it is the one that writes.
@@ -228,8 +236,8 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
                 raise ValueError("its content is not that of its digest")
             if meta["epoch"] != _epoch(file) or not isinstance(meta["seed"], int):
                 raise ValueError(f"it says that it is of epoch {meta['epoch']} and seed {meta['seed']}")
-            if not isinstance(meta.get("images"), int | None):
-                raise ValueError(f"it says that it was trained on {meta['images']} images")
+            if not isinstance(meta.get("images"), int | None) or not isinstance(meta.get("data"), str | None):
+                raise ValueError(f"it says that it was trained on {meta['images']} images, {meta['data']}")
             if name := state.not_finite(values):
                 raise ValueError(f"{name} is not finite")
     except Exception as error:  # damage makes zipfile, NumPy and JSON raise almost anything

@@ -451,7 +451,7 @@ class Trainer(EncodingModel):
             restored = max((checkpoint.restore(self) for checkpoint in checkpoints), default=0)
             initial_epoch = max(initial_epoch, restored)
             for checkpoint in checkpoints:
-                checkpoint.train_on(getattr(given, "num_examples", None))
+                checkpoint.train_on(given if isinstance(given, Images) else None)
             self._warn(given, restored)
             if steps_per_epoch is None and isinstance(given, Images):
                 steps_per_epoch = given.steps_per_epoch

@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_sslhsic import files
 from keras_sslhsic.data import npy
+from keras_sslhsic.encoders import identity
 from keras_sslhsic.files import display
 
 ENDINGS = (".npz", ".parquet")
@@ -35,8 +36,8 @@ def read(paths: list[Path], encoder_id: str) -> tuple[dict[str, Row], set[str]]:
     """Reads the rows of files, of which some may be missing, and the folders of their images.
 
     Raises:
-        ValueError: if another program wrote one of them, or this one with another encoder; if one is damaged, or states
-            more than it holds.
+        ValueError: if another program wrote one of them, or this one with another encoder, or a version that cannot tell;
+            if one is damaged, or states more than it holds.
     """
     rows: dict[str, Row] = {}
     folders = set()
@@ -52,6 +53,11 @@ def read(paths: list[Path], encoder_id: str) -> tuple[dict[str, Row], set[str]]:
             raise ValueError(
                 f"{display(path)} was not written by this command: remove it, or choose another output ({display(error)})."
             ) from error
+        if not identity.tells_operations(origin.encoder):
+            raise ValueError(
+                f"{display(path)} was written by an earlier version, which knew encoders by their layers and weights alone, so "
+                "that it may be of one with other operations: remove it to compute all of it again, or choose another output."
+            )
         if origin.encoder != encoder_id:
             raise ValueError(
                 f"{display(path)} was written with another encoder: remove it, or choose another output."

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_sslhsic.data import bundled, from_arrays
+from keras_sslhsic.data import arrays, bundled, from_arrays
 
 N = 37
 X = np.arange(N, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
@@ -213,3 +213,24 @@ def test_a_damaged_bundled_file_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(bundled, "_FILE", tmp_path / "copy.npz")
     with pytest.raises(OSError, match=hashlib.sha256(damaged).hexdigest()):
         bundled.load()
+
+
+def test_the_digest_is_of_pixels_and_labels(monkeypatch):
+    x, y = np.arange(10 * 2 * 2 * 1, dtype=np.uint8).reshape(10, 2, 2, 1), np.arange(10)
+    digest = from_arrays(x, y, batch_size=2).digest()
+    assert from_arrays(x.copy(), y.astype(np.int32), batch_size=5, seed=1).digest() == digest
+    changed = x.copy()
+    changed[7, 0, 0] += 1
+    others = [(changed, y), (x, y[::-1]), (x, None), (x.reshape(10, 1, 4, 1), y)]
+    assert len({digest, *(from_arrays(*other, batch_size=2).digest() for other in others)}) == 5
+    monkeypatch.setattr(arrays, "_DIGESTED", 12)  # three images of more
+    changed = x.copy()
+    changed[9] += 1
+    found = {from_arrays(images, batch_size=2).digest() for images in (x, changed, 0 * x)}
+    assert len(found) == 3
+
+
+def test_every_label_has_a_name_where_there_are_some():
+    with pytest.raises(ValueError, match=r"go up to 4, and there are 3 class_names: .* np\.unique"):
+        from_arrays(X, Y, batch_size=2, class_names=["a", "b", "c"])
+    from_arrays(X, 2**40 * Y.astype(np.int64), batch_size=2)

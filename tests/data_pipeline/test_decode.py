@@ -190,6 +190,17 @@ def test_pixel_limit(photo, encode):
         decode.decode(encode(photo()), max_pixels=60 * 80 - 1)
 
 
+@pytest.mark.filterwarnings("error::PIL.Image.DecompressionBombWarning")
+def test_a_pixel_limit_above_that_of_pillow_is_the_limit(photo, encode, monkeypatch):
+    monkeypatch.setattr(decode, "MAX_PIXELS", 1000)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    for kind in decode.FORMATS:
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+        with pytest.raises(DecodeError, match="DecompressionBomb"):
+            decode.decode(encode(photo(), kind), max_pixels=1000)
+        assert decode.decode(encode(photo(), kind), max_pixels=4800).shape == (60, 80, 3)
+
+
 def test_channels_must_be_known(photo, encode):
     with pytest.raises(ValueError, match="1, 3 or 4, found 2"):
         decode.decode(encode(photo()), channels=2)

@@ -1,5 +1,6 @@
 """from_folder: what is found, in which order, what happens to broken files, caches and host crops."""
 
+import errno
 import gc
 import os
 import threading
@@ -9,13 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from matplotlib.figure import Figure
 from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
 
-from keras_sslhsic import views
-from keras_sslhsic.data import DecodeError, TooManyBrokenFiles, decode, from_folder
+from keras_sslhsic import pictures, views
+from keras_sslhsic.data import DecodeError, TooManyBrokenFiles, decode, from_folder, inspect_folder
 from keras_sslhsic.data import folder as module
 from keras_sslhsic.data.folder import list_images
+from keras_sslhsic.evaluation import loading
+from keras_sslhsic.zoo.extract import extract
 
 OPTIONS = {"image_size": 8, "workers": 2}
 
@@ -46,6 +50,64 @@ def test_a_flat_folder_has_no_labels(folder, identities):
     images = from_folder(folder(7, classes=0), batch_size=4, drop_remainder=False, shuffle=False, **OPTIONS)
     assert "label" not in images.element_spec and images.class_names is None
     assert [identities(batch["image"]) for batch in images.batches(epochs=1)] == [[0, 1, 2, 3], [4, 5, 6]]
+
+
+def test_pictures_of_a_run_in_the_folder_are_no_images(folder):
+    root = folder(6)
+    (root / "run").mkdir()
+    for name in ("views.png", "curves.png", "features.png"):
+        pictures.save(Figure(), root / "run" / name)
+    Figure().savefig(root / "report.png")  # as earlier versions wrote them
+    with pytest.warns(UserWarning, match="4 pictures under .*report"):
+        images = from_folder(root, batch_size=3, **OPTIONS)
+    assert (images.num_examples, images.class_names) == (6, ["class 0", "class 1"])
+
+
+def test_the_digest_is_of_names_and_sizes(folder, tmp_path):
+    root = folder(6)
+    digest = from_folder(root, batch_size=2).digest()
+    moved = root.rename(tmp_path / "moved")
+    assert from_folder(moved, batch_size=3, seed=1, image_size=8, labels=False).digest() == digest
+    (moved / "class 0").rename(moved / "class 2")
+    renamed = from_folder(moved, batch_size=2).digest()
+    with open(moved / "class 2" / "000.jpg", "ab") as stream:
+        stream.write(b"0")
+    assert len({digest, renamed, from_folder(moved, batch_size=2).digest()}) == 3
+
+
+# Each looks at a folder by itself.
+DOORS = {
+    "from_folder": lambda path: from_folder(path, batch_size=2),
+    "inspect": inspect_folder,
+    "evaluate": lambda path: loading.of_folder(path, size=8, short_side=8),
+    "extract": lambda path: extract("r18_fashion", path, path.parent / "f.npz"),
+}
+
+
+@pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
+def test_a_folder_that_cannot_be_listed_is_no_missing_class(door, folder, monkeypatch):
+    root = folder(6, classes=3)
+    (root / "lost+found").mkdir()
+    scandir = os.scandir
+
+    def denied(path):
+        if os.path.basename(path) in ("class 1", "lost+found"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+        return scandir(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", denied)
+        with pytest.raises(
+            PermissionError, match=r"class 1 cannot be listed \(Permission denied\): .* Make it readable"
+        ):
+            door(root)
+    (root / "class 4").symlink_to(root / "gone")
+    (root / "class 5").symlink_to(root / "class 5")
+    for name in ("class 4", "class 5"):
+        with pytest.raises(OSError, match=rf"The link .*{name} leads nowhere, and may be one to a folder"):
+            door(root)
+        (root / name).unlink()
+    door(root)
 
 
 def test_names_of_every_kind_are_found(tmp_path, photo, encode):

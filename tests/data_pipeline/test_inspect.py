@@ -15,10 +15,11 @@ from keras_sslhsic.data.inspect import contact_sheet
 @pytest.fixture
 def zoo(tmp_path):
     """Seven images of known sizes and colours in two classes, and two broken files."""
+    tmp_path /= "zoo"
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (5, 20, 30, 3), np.uint8)
     for directory in ("cat", "dog"):
-        (tmp_path / directory).mkdir()
+        (tmp_path / directory).mkdir(parents=True)
     for number in range(5):
         Image.fromarray(pixels[number]).save(tmp_path / "cat" / f"{number}.png")
     Image.new("L", (10, 40), 51).save(tmp_path / "dog" / "gray.bmp")
@@ -162,6 +163,24 @@ def test_a_budget_changes_nothing(zoo):
     report, small = inspect_folder(path), inspect_folder(path, memory_mb=1, workers=4)
     assert report.to_dict() == small.to_dict()
     np.testing.assert_array_equal(report.sample, small.sample)
+
+
+def test_a_sheet_is_no_image_of_its_folder(zoo):
+    path, _ = zoo
+    before = inspect_folder(path)
+    before.save_contact_sheet(path / "contact_sheet.png")
+    with pytest.warns(
+        UserWarning, match="Left out what keras_sslhsic wrote itself, 1 pictures under .*contact_sheet"
+    ):
+        again = inspect_folder(path)
+    assert again.to_dict() == {**before.to_dict(), "ignored": {"keras_sslhsic's own": 1}}
+    for name in ("sheet.png", "cat/sheet.jpg"):
+        with pytest.raises(ValueError, match=r"would be one of its images: .* name contact_sheet\.png"):
+            before.save_contact_sheet(path / name)
+    before.save_contact_sheet(path / "sheet.tiff")  # which is none
+    Image.new("RGB", (4, 4)).save(path / "cat" / "views.png")  # has the name alone
+    with pytest.warns(UserWarning, match="1 pictures"):
+        assert inspect_folder(path).classes == {"cat": 6, "dog": 2}
 
 
 def test_a_sheet_is_written_whole_and_its_kind_is_checked(zoo, tmp_path):

@@ -43,3 +43,13 @@ def test_what_cannot_be_held_out_is_named(number, message):
 def test_a_class_of_one_image_keeps_it():
     labels = np.array([0] * 9 + [1])
     assert 9 in hold_out(labels, 2)[0]
+
+
+def test_sparse_numbers_of_classes_are_no_sizes():
+    labels = np.repeat([0, 1, 2], [10, 6, 7])
+    sparse = np.array([5, 2**40, 2**62])[labels]
+    for one, other in zip(hold_out(labels, 7), hold_out(sparse, 7), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert (sparse[hold_out(sparse, np.array([0, 0, 0, 0, 0, 3]))[1]] == 5).sum() == 3
+    with pytest.raises(ValueError, match=r"left of the classes \[5\]"):
+        hold_out(sparse, np.array([0, 0, 0, 0, 0, 10]))

@@ -285,3 +285,8 @@ def test_images_larger_than_the_memory_are_decoded(load, monkeypatch):
         flat(numbers(load(drop_remainder=False, workers=4, memory_mb=1).batches(epochs=1)))
     ) == list(range(45))
     assert held == [16 * 4 * 6] * 45
+
+
+def test_the_digest_is_of_the_data_set_and_the_split(load):
+    assert load().digest() == load(seed=1, batch_size=4).digest()
+    assert len({load(split).digest() for split in ("train", "train[:30]", "train[15:]", "validation")}) == 4

@@ -57,6 +57,13 @@ def test_report_of_a_folder(tmp_path):
     assert (tmp_path / "out" / "report.png").stat().st_size > 1000
 
 
+def test_hashes_of_earlier_versions_are_not_silently_of_other_encoders():
+    new = {**RECORD, "encoder_hash": "2-1234", "value": 0.25}
+    assert "Of a there are hashes with 2- in front" in table([RECORD, new])
+    for pair in ([RECORD, {**new, "encoder": "b"}], [new, {**new, "encoder_hash": "2-5678"}], [new]):
+        assert "there are hashes" not in table(pair)
+
+
 def test_names_do_not_end_a_cell_or_a_line():
     text = table([{**RECORD, "encoder": "a|b\nc\x1b[31m"}])
     lines = text.split("\n\n")[0].splitlines()

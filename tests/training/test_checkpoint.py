@@ -94,6 +94,17 @@ def test_other_images_than_those_of_the_checkpoint_are_refused(compiled, images,
     fit(compiled(), images, labels, 1, tmp_path)
     with pytest.raises(ValueError, match="trained on 24 images, and there are 23 now"):
         fit(compiled(), images[:23], labels[:23], 2, tmp_path)
+    for other in ((255 - images, labels), (images, 2 - labels)):
+        with pytest.raises(
+            ValueError, match=r"on other images: there are 24 too .* another directory to begin anew"
+        ):
+            fit(compiled(), *other, 2, tmp_path)
+    # An earlier version did not note what it was trained on.
+    file = tmp_path / "checkpoint-000001.npz"
+    meta, values = checkpoint._read(file)
+    del meta["data"]
+    checkpoint._write(file, meta, values)
+    assert len(fit(compiled(), 255 - images, labels, 2, tmp_path).history["loss"]) == 1
 
 
 @pytest.fixture

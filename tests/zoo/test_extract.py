@@ -256,9 +256,26 @@ def test_bad_input_is_named_and_nothing_written(encoder, folder, tmp_path):
             extract(encoder, root, tmp_path / name)
         assert (tmp_path / name).read_bytes() == before
     extract(encoder, root, tmp_path / "out.npz")
-    other = with_preprocessing(encoder.get_layer("tiny"), 0.5, 0.25)
-    with pytest.raises(ValueError, match="written with another encoder"):
-        extract(other, root, tmp_path / "out.npz")
+    network, spec = encoder.get_layer("tiny"), encoder.spec
+    before = (tmp_path / "out.npz").read_bytes()
+    for other in (
+        with_preprocessing(network, 0.5, 0.25),
+        with_preprocessing(network, spec.mean, spec.std, size=24),  # of the same layers and weights
+    ):
+        with pytest.raises(ValueError, match="written with another encoder"):
+            extract(other, root, tmp_path / "out.npz")
+        assert (tmp_path / "out.npz").read_bytes() == before
+
+
+def test_rows_of_a_version_that_did_not_know_operations_are_not_taken(encoder, folder, tmp_path):
+    root, _ = folder
+    out = extract(encoder, root, tmp_path / "out.npz").out
+    with np.load(out) as arrays:
+        np.savez(out, **{**arrays, "encoder": "12d43117b1bbd54c"})
+    before = out.read_bytes()
+    with pytest.raises(ValueError, match="by an earlier version, which knew encoders by their layers"):
+        extract(encoder, root, out)
+    assert out.read_bytes() == before
 
 
 def same(path, other, encoder):

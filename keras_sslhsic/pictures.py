@@ -1,0 +1,46 @@
+"""The pictures that commands write, which are told from images to learn from where they lie among them."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keras_sslhsic.files import open_regular, written_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHEET, VIEWS, CURVES, FEATURES, REPORT = (
+    f"{name}.png" for name in ("contact_sheet", "views", "curves", "features", "report")
+)
+# Listing a folder opens files of these names alone.
+_NAMES = frozenset({SHEET, VIEWS, CURVES, FEATURES, REPORT})
+_MOST_POINTS = 2**16 - 1  # of a side that matplotlib draws
+SOFTWARE = "keras_sslhsic"
+_MARKS = tuple(
+    f"Software\0{name}".encode() for name in (SOFTWARE, "Matplotlib")
+)  # earlier versions left the second
+
+
+def is_own(file: str | os.PathLike) -> bool:
+    """Whether a file is a picture that a command wrote: it has the name of one, and says so at its beginning."""
+    if os.path.basename(file) not in _NAMES:
+        return False
+    try:
+        with open_regular(file) as stream:
+            start = stream.read(1024)
+    except OSError:
+        return False
+    return any(mark in start for mark in _MARKS)
+
+
+def save(figure: "Figure", path: str | Path, dpi: int = 110) -> None:
+    """Writes a figure, whole or not at all, in the format of the path's suffix.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    suffix = Path(path).suffix
+    metadata = {"Software": SOFTWARE} if suffix.lower() == ".png" else None
+    dpi = min(dpi, int(_MOST_POINTS / max(figure.get_size_inches())))
+    with written_whole(path, suffix) as temporary:
+        figure.savefig(temporary, dpi=dpi, metadata=metadata)
