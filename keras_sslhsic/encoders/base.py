@@ -7,11 +7,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_sslhsic import compat, files
 from keras_sslhsic.encoders import unlabelled
-from keras_sslhsic.encoders.checks import check_images, labelled_batch
+from keras_sslhsic.encoders.checks import check_given, check_images
 from keras_sslhsic.encoders.preprocess import per_channel, preprocess
 from keras_sslhsic.encoders.spec import EncoderSpec, find_stages
 
@@ -21,8 +20,7 @@ class Encoder(keras.Model):
     """A functional model from images, uint8 or float in [0, 255], to float32 features [B, F].
 
     It looks at what it is given before it computes: eager calls, `predict` of arrays, and of the first batch of a
-    dataset, raise ValueError for images of another shape, an empty batch, NaN or Inf, and warn when float images seem
-    to lie in [0, 1].
+    dataset, raise ValueError for images of another shape or range; see `check_images`. Within a graph it sees shapes alone.
 
     Its ``.keras`` file (`save`) is that of a plain functional model, which loads where keras_sslhsic is not installed;
     `load_pretrained` reads the spec in it too.
@@ -65,13 +63,7 @@ class Encoder(keras.Model):
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.predict`."""
-        if isinstance(x, tf.data.Dataset):
-            images, _ = labelled_batch(x.element_spec)
-            check_images(images, self.spec.shape)
-            for batch in x.take(1) if images.dtype.is_floating else ():
-                check_images(labelled_batch(batch)[0], self.spec.shape)
-        elif isinstance(x, (np.ndarray, tf.Tensor)):
-            check_images(x, self.spec.shape)
+        check_given(x, self.spec.shape, endless=kwargs.get("steps") is not None)
         return super().predict(x, *args, **kwargs)
 
     def maps(self) -> keras.Model:

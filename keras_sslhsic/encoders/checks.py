@@ -1,69 +1,102 @@
 """The one check of the images that are given to an encoder."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic.data.images import unpack
+
+_NO_ARRAYS = (tf.RaggedTensor, tf.RaggedTensorSpec, tf.SparseTensor, tf.SparseTensorSpec)
+
 
 def check_images(images: Any, shape: Sequence[int | None]) -> None:
-    """Checks a batch of images, uint8 or float in [0, 255].
+    """Checks a batch of images: real numbers in [0, 255].
 
-    Values are looked at where they are known: not within a graph, and not those of a spec.
+    Values are looked at where they are known: not within a graph, and not those of a spec. One image in [0, 1] may be a
+    dark one, of which there is a warning; several are taken for images of another range.
 
     Args:
         images: array, tensor or tf.TensorSpec [B, H, W, C].
         shape: (height, width, channels) that they must have; None in a place is free.
 
     Raises:
-        ValueError: for something else than an array, another shape, an empty batch, or values that are no real numbers,
-            NaN or Inf.
+        ValueError: for something else than an array, another shape, an empty batch; or values that are no real numbers,
+            NaN or Inf, below 0, above 255 (images of 16 bits), or of several images in [0, 1].
 
     Warns:
-        UserWarning: where floats seem to lie in [0, 1] or [-1, 1].
+        UserWarning: where one image lies in [0, 1].
     """
     try:
         dtype, found = tf.as_dtype(images.dtype), tf.TensorShape(images.shape)
-    except AttributeError:
+    except (AttributeError, TypeError):
+        dtype = None
+    if dtype is None or isinstance(images, _NO_ARRAYS):
+        advice = ": np.stack(images)" if isinstance(images, list | tuple) else ""
         raise ValueError(
-            f"Expected an array of images [B, H, W, C], found a {type(images).__name__}: np.stack(images)."
-        ) from None
+            f"Expected an array of images [B, H, W, C], found a {type(images).__name__}{advice}."
+        )
     if not (dtype.is_floating or dtype.is_integer):
         raise ValueError(f"Expected images of uint8, or of floats in [0, 255], found {dtype.name}.")
     if not found.is_compatible_with([None, *shape]):
+        shown = found if found.rank is None else found.as_list()
         sides = (name if side is None else str(side) for name, side in zip("HWC", shape, strict=True))
         raise ValueError(
-            f"Expected images [B, {', '.join(sides)}], found shape {found.as_list()}.{_hint(tuple(found), shape)}"
+            f"Expected images [B, {', '.join(sides)}], found shape {shown}.{_hint(tuple(found), shape)}"
         )
     if found.rank is not None and 0 in found.as_list():
         raise ValueError(f"The batch of images is empty: shape {found.as_list()}.")
-    if not dtype.is_floating or isinstance(images, tf.TensorSpec) or not tf.executing_eagerly():
-        return
+    if dtype != tf.uint8 and not isinstance(images, tf.TensorSpec) and tf.executing_eagerly():
+        _check_range(images)
+
+
+def _check_range(images: Any) -> None:
     low, high = float(np.min(images)), float(np.max(images))
     if not np.isfinite([low, high]).all():  # NaN and Inf reach the extremes
         raise ValueError("The images hold NaN or Inf.")
-    if low >= -1 and 0 < high <= 1:
-        warnings.warn(
-            f"The images lie in [{low:.3g}, {high:.3g}], but the encoder expects [0, 255]: multiply by 255.",
-            stacklevel=3,
-        )
+    found = f"The images lie in [{low:.3g}, {high:.3g}], but the encoder expects [0, 255]"
+    if not (low >= 0 and high <= 255):
+        advice = "undo what normalised them"
+        if low >= -1 and high <= 1:
+            advice = "give 127.5 * (images + 1)"
+        elif low >= 0 and tf.as_dtype(images.dtype).is_integer:
+            advice = "divide those of 16 bits by 257"
+        raise ValueError(f"{found}: {advice}.")
+    if 0 < high <= 1:
+        if len(images) > 1:
+            raise ValueError(f"{found}: multiply by 255.")
+        warnings.warn(f"{found}: multiply by 255, unless it is that dark.", stacklevel=4)
 
 
-def labelled_batch(batch: Any) -> tuple[Any, Any]:
-    """Splits a batch, or its spec, into images and labels (None without).
+def check_dataset(dataset: tf.data.Dataset, shape: Sequence[int | None], endless: bool = False) -> None:
+    """Checks the shapes of a dataset's images.
 
     Raises:
-        ValueError: if a dict has no "image".
+        ValueError: as `check_images`; for a dataset without end, unless it may be `endless`.
     """
-    if isinstance(batch, dict):
-        if "image" not in batch:
-            raise ValueError(f"A batch must hold 'image', found the keys {sorted(batch)}.")
-        return batch["image"], batch.get("label")
-    if isinstance(batch, tuple | list):
-        return batch[0], batch[1] if len(batch) > 1 else None
-    return batch, None
+    if not endless and dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("The dataset is infinite: take a finite part of it, or build it without repeating.")
+    check_images(unpack(dataset.element_spec)[0], shape)
+
+
+def check_given(x: Any, shape: Sequence[int | None], endless: bool = False) -> None:
+    """Checks what `predict` is given: arrays as `check_images`; a dataset as `check_dataset`, and where its images are no
+    uint8, and of a keras.utils.PyDataset, the first batch. A generator cannot be looked at.
+
+    Raises:
+        ValueError: as both.
+    """
+    if isinstance(x, tf.data.Dataset):
+        check_dataset(x, shape, endless)
+        for batch in x.take(1) if unpack(x.element_spec)[0].dtype != tf.uint8 else ():
+            check_images(unpack(batch)[0], shape)
+    elif isinstance(x, keras.utils.PyDataset):
+        check_images(unpack(x[0])[0], shape)
+    elif not isinstance(x, Iterator):
+        check_images(x, shape)
 
 
 def _hint(found: tuple[int | None, ...], shape: Sequence[int | None]) -> str:

@@ -31,15 +31,23 @@ def spec_of(model: Any) -> EncoderSpec:
         raise ValueError(f"Expected an encoder from images [B, H, W, C] to features [B, F], found {shapes}.")
     height, width, channels = images[1:]
     spec = EncoderSpec(height, width, channels, features[-1])
-    layers = model.layers
-    if any(layer.name == "stem_conv" for layer in layers) and not any(
-        isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)) for layer in layers
-    ):
+    refuse_bare(model)
+    return _of_with_preprocessing(model, spec) or spec
+
+
+def normalises(model: keras.Model) -> bool:
+    """Whether a model has a layer that normalises images."""
+    kinds = keras.layers.Rescaling, keras.layers.Normalization
+    return any(isinstance(layer, kinds) for layer in model._flatten_layers())
+
+
+def refuse_bare(model: keras.Model) -> None:
+    """Raises BareNetworkError for a network of `build_encoder`, or of the converter, which reads normalised pixels."""
+    if any(layer.name == "stem_conv" for layer in model.layers) and not normalises(model):
         raise BareNetworkError(
             "The network reads normalised pixels, and has no normalisation inside: wrap it with "
             "encoders.with_preprocessing(encoder, mean, std)."
         )
-    return _of_with_preprocessing(model, spec) or spec
 
 
 def _of_with_preprocessing(model: keras.Model, spec: EncoderSpec) -> EncoderSpec | None:

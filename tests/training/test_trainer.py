@@ -711,7 +711,7 @@ def test_floats_are_in_the_range_of_uint8_everywhere(tiny_model, images):
     np.testing.assert_allclose(model.predict(as_data, verbose=0), model(images), rtol=1e-4, atol=1e-5)
     results = [model.evaluate(x, batch_size=8, return_dict=True, verbose=0) for x in (images, floats)]
     assert results[0]["loss"] == pytest.approx(results[1]["loss"], rel=1e-4)
-    with pytest.warns(UserWarning, match=r"expects \[0, 255\]: multiply by 255"):
+    with pytest.raises(ValueError, match=r"expects \[0, 255\]: multiply by 255"):
         model(floats / 255)
 
 
