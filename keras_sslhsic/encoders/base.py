@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -150,6 +151,51 @@ def encoder_of(model: Any) -> Encoder:
         return model.serving_encoder()
     spec = unlabelled.spec_of(model)
     return Encoder(model.inputs[0], model.outputs[0], spec, name=model.name)
+
+
+def network_to_train(model: keras.Model, mean: Sequence[float], std: Sequence[float]) -> keras.Model:
+    """Returns the network to train on images that are normalised by a mean and a standard deviation.
+
+    Args:
+        model: a network that reads such images: itself; or an `Encoder`, as `load_pretrained` gives it: the network in it,
+            unfrozen if none of its weights can be trained. It shares the weights.
+        mean: of each channel, of pixels in [0, 1].
+        std: likewise.
+
+    Raises:
+        ValueError: for a model that trains an encoder; or an encoder that normalises otherwise.
+
+    Warns:
+        UserWarning: for another model that normalises images itself, if they are normalised before.
+    """
+    if isinstance(model, TrainsEncoder):
+        raise ValueError(f"{model.name} trains an encoder: give the encoder alone, model.encoder.")
+    spec = model.spec if isinstance(model, Encoder) else unlabelled.of_with_preprocessing(model)
+    advice = "as in dataclasses.replace(keras_sslhsic.views.get(views), mean={}, std={})."
+    if spec is None:
+        if unlabelled.normalises(model) and np.any(mean):
+            warnings.warn(
+                f"{model.name} normalises its images itself, and is given normalised ones: give views that leave pixels in "
+                "[0, 255], if it reads those, " + advice.format((0.0,) * len(mean), (1 / 255,) * len(std)),
+                stacklevel=2,
+            )
+        return model
+    # What the network is not known of reads pixels in [0, 255].
+    known = (spec.mean, spec.std) if spec.network else ((0.0,) * spec.channels, (1 / 255,) * spec.channels)
+    found = tuple(mean), tuple(std)
+    if np.shape(known) != np.shape(found) or not np.allclose(
+        known, found, rtol=0, atol=1e-5
+    ):  # files round them
+        raise ValueError(
+            f"{model.name} reads images normalised by (mean, std) {known}, and the views have {found}: give views of its "
+            "normalisation, " + advice.format(*known)
+        )
+    network = (
+        model.get_layer(spec.network) if spec.network else keras.Model(model.inputs[0], model.outputs[0])
+    )
+    if not network.trainable_variables:
+        compat.set_trainable(network, True)
+    return network
 
 
 def with_preprocessing(

@@ -5,7 +5,6 @@ known by its layers: a network of `build_encoder`, which Keras saves as a plain 
 of pixels, and what `with_preprocessing` of those versions wrote tells its normalisation and its network.
 """
 
-import dataclasses
 from typing import Any
 
 import keras
@@ -32,7 +31,7 @@ def spec_of(model: Any) -> EncoderSpec:
     height, width, channels = images[1:]
     spec = EncoderSpec(height, width, channels, features[-1])
     refuse_bare(model)
-    return _of_with_preprocessing(model, spec) or spec
+    return of_with_preprocessing(model) or spec
 
 
 def normalises(model: keras.Model) -> bool:
@@ -50,7 +49,7 @@ def refuse_bare(model: keras.Model) -> None:
         )
 
 
-def _of_with_preprocessing(model: keras.Model, spec: EncoderSpec) -> EncoderSpec | None:
+def of_with_preprocessing(model: keras.Model) -> EncoderSpec | None:
     """Reads the chain of normalisation, resizing, network and rounding; None if it is another."""
     if not compat.is_functional(model):
         return None
@@ -60,15 +59,19 @@ def _of_with_preprocessing(model: keras.Model, spec: EncoderSpec) -> EncoderSpec
     if kinds != chain or not np.all(np.asarray(operations[0].scale) > 0):
         return None
     *before, network, _ = operations
-    scale, offset = (np.broadcast_to(v, [spec.channels]) for v in (before[0].scale, before[0].offset))
+    height, width, channels = model.input_shape[1:]
+    scale, offset = (np.broadcast_to(v, [channels]) for v in (before[0].scale, before[0].offset))
     std = 1 / (255 * scale)
     resize = before[1] if len(before) > 1 else None
     if resize is not None and (
         resize.interpolation != "bilinear" or resize.pad_to_aspect_ratio or resize.crop_to_aspect_ratio
     ):
         return None
-    return dataclasses.replace(
-        spec,
+    return EncoderSpec(
+        height,
+        width,
+        channels,
+        model.output_shape[-1],
         resize=None if resize is None else tuple(resize.size),
         antialias=resize is not None and resize.antialias,
         mean=tuple(np.round(-offset * std, 6).tolist()),

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic.data.images import unpack
-from keras_sslhsic.encoders import small_maps, with_preprocessing
+from keras_sslhsic.encoders import network_to_train, small_maps, with_preprocessing
 from keras_sslhsic.training import ema, inputs
 from keras_sslhsic.views import policy
 
@@ -19,12 +19,13 @@ class EncodingModel(keras.Model):
     exports all use `evaluation_encoder`.
 
     Args:
-        encoder: keras.Model from normalised float images [B, S, S, C] to features [B, F].
+        encoder: keras.Model from normalised float images [B, S, S, C] to features [B, F]; or an encoder that reads pixels, as
+            `load_pretrained` gives it, to train on: see `encoders.network_to_train`.
         views: a `views.ViewPolicy` or what `views.get` takes, for its mean and standard deviation.
         **kwargs: of `keras.Model`.
 
     Raises:
-        ValueError: if the encoder is no Keras model.
+        ValueError: if the encoder is no Keras model, or normalises otherwise than the views.
     """
 
     def __init__(self, encoder: keras.Model, views: Any, **kwargs: Any):
@@ -34,6 +35,7 @@ class EncodingModel(keras.Model):
                 f'encoder must be a keras.Model, got {encoder!r}: make one with keras_sslhsic.build_encoder("r50_1x").'
             )
         self.policy = policy.get(views)
+        encoder = network_to_train(encoder, self.policy.mean, self.policy.std)
         small_maps.multiply_on_small_maps(encoder)
         self.encoder = encoder
         self.weight_ema: float | None = None

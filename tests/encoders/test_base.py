@@ -306,7 +306,9 @@ def test_every_way_in_refuses_pixels_in_0_1(kind, encoder, trainer):
     if kind != "tensor":
         ways += [functools.partial(extract_features, each, given) for each in (encoder, trainer, lambda x: x)]
     for way in ways:
-        with pytest.raises(ValueError, match=r"lie in \[0, .*1\], but the encoder expects \[0, 255\]: multiply by 255"):
+        with pytest.raises(
+            ValueError, match=r"lie in \[0, .*1\], but the encoder expects \[0, 255\]: multiply by 255"
+        ):
             way()
     with pytest.warns(UserWarning, match="multiply by 255, unless it is that dark"):
         encoder(images[:1])
