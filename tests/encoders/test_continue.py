@@ -50,7 +50,9 @@ def test_what_is_frozen_in_part_stays_so(kept):
 def test_another_normalisation_is_refused_with_the_views_to_give(kept):
     encoder = keras_sslhsic.load_pretrained(kept[0])
     for other in (views.byol(16), dataclasses.replace(VIEWS, std=(0.3,))):
-        with pytest.raises(ValueError, match=r"give views of its normalisation, .*mean=\(0\.286,\), std=\(0\.353,\)\)\.$"):
+        with pytest.raises(
+            ValueError, match=r"give views of its normalisation, .*mean=\(0\.286,\), std=\(0\.353,\)\)\.$"
+        ):
             keras_sslhsic.SSLHSIC(encoder, 8, 4, views=other)
     model = keras_sslhsic.SSLHSIC(encoder, 8, 4, views=VIEWS)
     with pytest.raises(ValueError, match=r"trains an encoder: give the encoder alone, model\.encoder\.$"):
