@@ -1,16 +1,16 @@
 """The contract of an encoder: images [B, H, W, C] in [0, 255] to features [B, F], and to the maps of its stages."""
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_sslhsic import compat, files
 from keras_sslhsic.encoders import unlabelled
-from keras_sslhsic.encoders.checks import check_images, labelled_batch
+from keras_sslhsic.encoders.checks import check_given, check_images
 from keras_sslhsic.encoders.preprocess import per_channel, preprocess
 from keras_sslhsic.encoders.spec import EncoderSpec, find_stages
 
@@ -20,8 +20,7 @@ class Encoder(keras.Model):
     """A functional model from images, uint8 or float in [0, 255], to float32 features [B, F].
 
     It looks at what it is given before it computes: eager calls, `predict` of arrays, and of the first batch of a
-    dataset, raise ValueError for images of another shape, an empty batch, NaN or Inf, and warn when float images seem
-    to lie in [0, 1].
+    dataset, raise ValueError for images of another shape or range; see `check_images`. Within a graph it sees shapes alone.
 
     Its ``.keras`` file (`save`) is that of a plain functional model, which loads where keras_sslhsic is not installed;
     `load_pretrained` reads the spec in it too.
@@ -64,13 +63,7 @@ class Encoder(keras.Model):
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.predict`."""
-        if isinstance(x, tf.data.Dataset):
-            images, _ = labelled_batch(x.element_spec)
-            check_images(images, self.spec.shape)
-            for batch in x.take(1) if images.dtype.is_floating else ():
-                check_images(labelled_batch(batch)[0], self.spec.shape)
-        elif isinstance(x, (np.ndarray, tf.Tensor)):
-            check_images(x, self.spec.shape)
+        check_given(x, self.spec.shape, endless=kwargs.get("steps") is not None)
         return super().predict(x, *args, **kwargs)
 
     def maps(self) -> keras.Model:
@@ -157,6 +150,51 @@ def encoder_of(model: Any) -> Encoder:
         return model.serving_encoder()
     spec = unlabelled.spec_of(model)
     return Encoder(model.inputs[0], model.outputs[0], spec, name=model.name)
+
+
+def network_to_train(model: keras.Model, mean: Sequence[float], std: Sequence[float]) -> keras.Model:
+    """Returns the network to train on images that are normalised by a mean and a standard deviation.
+
+    Args:
+        model: a network that reads such images: itself; or an `Encoder`, as `load_pretrained` gives it: the network in it,
+            unfrozen if none of its weights can be trained. It shares the weights.
+        mean: of each channel, of pixels in [0, 1].
+        std: likewise.
+
+    Raises:
+        ValueError: for a model that trains an encoder; or an encoder that normalises otherwise.
+
+    Warns:
+        UserWarning: for another model that normalises images itself, if they are normalised before.
+    """
+    if isinstance(model, TrainsEncoder):
+        raise ValueError(f"{model.name} trains an encoder: give the encoder alone, model.encoder.")
+    spec = model.spec if isinstance(model, Encoder) else unlabelled.of_with_preprocessing(model)
+    advice = "as in dataclasses.replace(keras_sslhsic.views.get(views), mean={}, std={})."
+    if spec is None:
+        if unlabelled.normalises(model) and np.any(mean):
+            warnings.warn(
+                f"{model.name} normalises its images itself, and is given normalised ones: give views that leave pixels in "
+                "[0, 255], if it reads those, " + advice.format((0.0,) * len(mean), (1 / 255,) * len(std)),
+                stacklevel=2,
+            )
+        return model
+    # What the network is not known of reads pixels in [0, 255].
+    known = (spec.mean, spec.std) if spec.network else ((0.0,) * spec.channels, (1 / 255,) * spec.channels)
+    found = tuple(mean), tuple(std)
+    if np.shape(known) != np.shape(found) or not np.allclose(
+        known, found, rtol=0, atol=1e-5
+    ):  # files round them
+        raise ValueError(
+            f"{model.name} reads images normalised by (mean, std) {known}, and the views have {found}: give views of its "
+            "normalisation, " + advice.format(*known)
+        )
+    network = (
+        model.get_layer(spec.network) if spec.network else keras.Model(model.inputs[0], model.outputs[0])
+    )
+    if not network.trainable_variables:
+        compat.set_trainable(network, True)
+    return network
 
 
 def with_preprocessing(

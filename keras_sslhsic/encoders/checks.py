@@ -1,11 +1,14 @@
 """The one check of the images that are given to an encoder."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
+
+from keras_sslhsic.data.images import unpack
 
 _NO_ARRAYS = (tf.RaggedTensor, tf.RaggedTensorSpec, tf.SparseTensor, tf.SparseTensorSpec)
 
@@ -68,19 +71,32 @@ def _check_range(images: Any) -> None:
         warnings.warn(f"{found}: multiply by 255, unless it is that dark.", stacklevel=4)
 
 
-def labelled_batch(batch: Any) -> tuple[Any, Any]:
-    """Splits a batch, or its spec, into images and labels (None without).
+def check_dataset(dataset: tf.data.Dataset, shape: Sequence[int | None], endless: bool = False) -> None:
+    """Checks the shapes of a dataset's images.
 
     Raises:
-        ValueError: if a dict has no "image".
+        ValueError: as `check_images`; for a dataset without end, unless it may be `endless`.
     """
-    if isinstance(batch, dict):
-        if "image" not in batch:
-            raise ValueError(f"A batch must hold 'image', found the keys {sorted(batch)}.")
-        return batch["image"], batch.get("label")
-    if isinstance(batch, tuple | list):
-        return batch[0], batch[1] if len(batch) > 1 else None
-    return batch, None
+    if not endless and dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("The dataset is infinite: take a finite part of it, or build it without repeating.")
+    check_images(unpack(dataset.element_spec)[0], shape)
+
+
+def check_given(x: Any, shape: Sequence[int | None], endless: bool = False) -> None:
+    """Checks what `predict` is given: arrays as `check_images`; a dataset as `check_dataset`, and where its images are no
+    uint8, and of a keras.utils.PyDataset, the first batch. A generator cannot be looked at.
+
+    Raises:
+        ValueError: as both.
+    """
+    if isinstance(x, tf.data.Dataset):
+        check_dataset(x, shape, endless)
+        for batch in x.take(1) if unpack(x.element_spec)[0].dtype != tf.uint8 else ():
+            check_images(unpack(batch)[0], shape)
+    elif isinstance(x, keras.utils.PyDataset):
+        check_images(unpack(x[0])[0], shape)
+    elif not isinstance(x, Iterator):
+        check_images(x, shape)
 
 
 def _hint(found: tuple[int | None, ...], shape: Sequence[int | None]) -> str:

@@ -5,7 +5,6 @@ known by its layers: a network of `build_encoder`, which Keras saves as a plain 
 of pixels, and what `with_preprocessing` of those versions wrote tells its normalisation and its network.
 """
 
-import dataclasses
 from typing import Any
 
 import keras
@@ -31,18 +30,26 @@ def spec_of(model: Any) -> EncoderSpec:
         raise ValueError(f"Expected an encoder from images [B, H, W, C] to features [B, F], found {shapes}.")
     height, width, channels = images[1:]
     spec = EncoderSpec(height, width, channels, features[-1])
-    layers = model.layers
-    if any(layer.name == "stem_conv" for layer in layers) and not any(
-        isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)) for layer in layers
-    ):
+    refuse_bare(model)
+    return of_with_preprocessing(model) or spec
+
+
+def normalises(model: keras.Model) -> bool:
+    """Whether a model has a layer that normalises images."""
+    kinds = keras.layers.Rescaling, keras.layers.Normalization
+    return any(isinstance(layer, kinds) for layer in model._flatten_layers())
+
+
+def refuse_bare(model: keras.Model) -> None:
+    """Raises BareNetworkError for a network of `build_encoder`, or of the converter, which reads normalised pixels."""
+    if any(layer.name == "stem_conv" for layer in model.layers) and not normalises(model):
         raise BareNetworkError(
             "The network reads normalised pixels, and has no normalisation inside: wrap it with "
             "encoders.with_preprocessing(encoder, mean, std)."
         )
-    return _of_with_preprocessing(model, spec) or spec
 
 
-def _of_with_preprocessing(model: keras.Model, spec: EncoderSpec) -> EncoderSpec | None:
+def of_with_preprocessing(model: keras.Model) -> EncoderSpec | None:
     """Reads the chain of normalisation, resizing, network and rounding; None if it is another."""
     if not compat.is_functional(model):
         return None
@@ -52,15 +59,19 @@ def _of_with_preprocessing(model: keras.Model, spec: EncoderSpec) -> EncoderSpec
     if kinds != chain or not np.all(np.asarray(operations[0].scale) > 0):
         return None
     *before, network, _ = operations
-    scale, offset = (np.broadcast_to(v, [spec.channels]) for v in (before[0].scale, before[0].offset))
+    height, width, channels = model.input_shape[1:]
+    scale, offset = (np.broadcast_to(v, [channels]) for v in (before[0].scale, before[0].offset))
     std = 1 / (255 * scale)
     resize = before[1] if len(before) > 1 else None
     if resize is not None and (
         resize.interpolation != "bilinear" or resize.pad_to_aspect_ratio or resize.crop_to_aspect_ratio
     ):
         return None
-    return dataclasses.replace(
-        spec,
+    return EncoderSpec(
+        height,
+        width,
+        channels,
+        model.output_shape[-1],
         resize=None if resize is None else tuple(resize.size),
         antialias=resize is not None and resize.antialias,
         mean=tuple(np.round(-offset * std, 6).tolist()),

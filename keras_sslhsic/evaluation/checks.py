@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_sslhsic.data import arrays
+
 
 def check_features(features: np.ndarray | None, name: str = "features") -> np.ndarray:
     """Returns `features` as float32 [N, F].
@@ -38,13 +40,12 @@ def check_labels(labels: np.ndarray | None, num_examples: int, name: str = "labe
             f"{name} are missing: this evaluation needs one class for each of {num_examples} images."
         )
     labels = np.asarray(labels)
-    if labels.shape != (num_examples,):
-        raise ValueError(f"{name} must have shape ({num_examples},), one an image, found {labels.shape}.")
-    if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
-        found = (
-            f"minimum {labels.min()}" if np.issubdtype(labels.dtype, np.integer) else f"dtype {labels.dtype}"
-        )
-        raise ValueError(f"{name} must be integers from 0 upwards, found {found}.")
+    if labels.shape == (num_examples, 1):  # as Keras's own data sets have them
+        labels = labels[:, 0]
+    try:
+        arrays.check_labels(labels, num_examples)
+    except ValueError as error:
+        raise ValueError(f"{name} cannot be used. {error}") from None
     return labels.astype(np.int64)
 
 
@@ -57,7 +58,7 @@ def check_split(
     """Checks both halves of a classification problem and that they fit together.
 
     Returns:
-        The four arrays: features float32 [N, F], labels int64 [N].
+        The four arrays: features float32 [N, F], labels int64 [N], each its place among the classes of the training labels.
 
     Raises:
         ValueError: as `check_features` and `check_labels`; also if the feature dimensions differ, there is
@@ -73,7 +74,14 @@ def check_split(
             f"found {train_features.shape[1]} and {test_features.shape[1]}."
         )
     check_classes(train_labels, test_labels)
+    train_labels, test_labels = index_classes(train_labels, test_labels)
     return train_features, train_labels, test_features, test_labels
+
+
+def index_classes(*labels: np.ndarray) -> list[np.ndarray]:
+    """Labels as their places among the classes of the first ones: what they size is as small as there are classes."""
+    classes = np.unique(labels[0])
+    return [np.searchsorted(classes, each) for each in labels]
 
 
 def check_classes(

@@ -44,31 +44,6 @@ def resize_then_crop(images: tf.Tensor, size: int = 224, short_side: int = 256) 
     shape = tf.shape(images)[-3:-1]
     scale = short_side / tf.reduce_min(shape)
     target = tf.cast(tf.round(scale * tf.cast(shape, tf.float64)), tf.int32)
-    images = _bicubic(images, target)
-    return _central(images, tf.constant([size, size]))
-
-
-def crop_then_resize(images: tf.Tensor, size: int = 224, share: float = 0.875) -> tf.Tensor:
-    """The released code's test crop: the central square of 87.5 % of the short side, resized to 224.
-
-    Bicubic. Where the square cannot lie in the middle, it lies half a pixel below or right of it.
-
-    Args:
-        images: uint8 or float [..., H, W, C] in [0, 255], one image or a batch.
-        size: side of the result.
-        share: of the short side.
-
-    Returns:
-        float32 [..., size, size, C] in [0, 255].
-    """
-    side = tf.cast(share * tf.cast(tf.reduce_min(tf.shape(images)[-3:-1]), tf.float64), tf.int32)
-    return _bicubic(_central(images, tf.stack([side, side])), tf.constant([size, size]))
-
-
-def _central(images: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    offset = (tf.shape(images)[-3:-1] - size + 1) // 2
-    return images[..., offset[0] : offset[0] + size[0], offset[1] : offset[1] + size[1], :]
-
-
-def _bicubic(images: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    return tf.clip_by_value(tf.image.resize(images, size, "bicubic"), 0.0, 255.0)
+    images = tf.clip_by_value(tf.image.resize(images, target, "bicubic"), 0.0, 255.0)
+    top, left = tf.unstack((target - size + 1) // 2)
+    return images[..., top : top + size, left : left + size, :]

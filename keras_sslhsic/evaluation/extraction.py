@@ -11,10 +11,12 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from keras_sslhsic import compat, files
+from keras_sslhsic import checks, compat, files
+from keras_sslhsic.data.images import unpack
 from keras_sslhsic.encoders import encoder_hash
 from keras_sslhsic.encoders.base import TrainsEncoder
-from keras_sslhsic.encoders.checks import check_images, labelled_batch
+from keras_sslhsic.encoders.checks import check_dataset, check_images
+from keras_sslhsic.encoders.unlabelled import refuse_bare
 
 # A model that trains an encoder stands for its `serving_encoder()`.
 AnyEncoder: TypeAlias = keras.Model | Callable[[tf.Tensor], tf.Tensor]
@@ -38,8 +40,7 @@ def extract_features(
     Args:
         encoder: keras.Model, or function, from uint8 or float images [B, H, W, C] in [0, 255] to features [B,
             F] (maps [B, h, w, F] are flattened); or a model that trains one.
-        data: images [N, H, W, C]; or a finite tf.data.Dataset of batches: images, (images, labels), or
-            {"image": images}.
+        data: images [N, H, W, C], (images, labels) or {"image": images}; or a finite tf.data.Dataset of such batches.
         batch_size: images a step, for arrays.
         verbose: whether to show a progress bar.
         cache_dir: folder that keeps the result, in a file named by `encoder_hash` and by the data. A second call reads
@@ -51,15 +52,17 @@ def extract_features(
         float32 [N, F].
 
     Raises:
-        ValueError: if the images, or those of a dataset's first batch, do not fit the encoder or hold NaN or Inf;
-            if there are none, or a cache is asked for that has no key.
+        ValueError: if the encoder is none (see `as_encoder`), the images do not fit it or are out of range (see
+            `encoders.check_images`; those of a dataset batch by batch), there are none, or a cache is asked for that has
+            no key.
 
     Example:
         >>> features = extract_features(lambda x: tf.cast(x, tf.float32), np.zeros([4, 2, 2, 1], np.uint8))
         >>> features.shape
         (4, 4)
     """
-    encoder = as_encoder(encoder)
+    checks.integer("batch_size", batch_size, 1)
+    encoder, data = as_encoder(encoder), given(data)
     if cache_dir is None:
         return _extract(encoder, data, batch_size, verbose)[0]
     file = Path(cache_dir) / f"{encoder_hash(encoder)}-{_data_hash(data, data_version)}.npy"
@@ -87,6 +90,11 @@ def extract_labelled_features(
     Raises:
         ValueError: as `extract_features`, and if the dataset has no labels.
     """
+    if not isinstance(dataset, tf.data.Dataset):
+        raise ValueError(
+            f"Expected a tf.data.Dataset of batches with labels, found a {type(dataset).__name__}: give arrays to "
+            "extract_features."
+        )
     features, labels = _extract(as_encoder(encoder), dataset, 0, verbose)
     if labels is None:
         raise ValueError(
@@ -97,8 +105,42 @@ def extract_labelled_features(
 
 
 def as_encoder(encoder: AnyEncoder) -> AnyEncoder:
-    """The serving encoder of a model that trains one; other models and functions as they are."""
-    return encoder.serving_encoder() if isinstance(encoder, TrainsEncoder) else encoder
+    """The serving encoder of a model that trains one; other models and functions as they are.
+
+    Raises:
+        ValueError: for what cannot be called, a model of several inputs or outputs, or a network of `build_encoder`, which
+            reads normalised pixels.
+    """
+    if isinstance(encoder, TrainsEncoder):
+        return encoder.serving_encoder()
+    if not callable(encoder):
+        raise ValueError(
+            f"An encoder is a keras.Model or a function from images to features, found {encoder!r:.80}: load one with "
+            "keras_sslhsic.load_pretrained."
+        )
+    if isinstance(encoder, keras.Model):
+        refuse_bare(encoder)
+        shapes = compat.shapes_of(encoder)
+        if any(isinstance(shape, list | dict) or (shape and isinstance(shape[0], tuple)) for shape in shapes):
+            raise ValueError(
+                f"An encoder has one input and one output, found the shapes {shapes[0]} and {shapes[1]}."
+            )
+    return encoder
+
+
+def given(data: Any) -> Any:
+    """A dataset as it is; of arrays, in any form that `extract_features` takes, the images."""
+    return stacked(unpack(data)[0] if isinstance(data, dict | tuple) else data)
+
+
+def stacked(images: Any) -> Any:
+    """A list of images as one array; anything else as it is."""
+    if not isinstance(images, list):
+        return images
+    try:
+        return np.stack(images)
+    except ValueError as error:
+        raise ValueError(f"Expected images of one shape: {error}.") from None
 
 
 def feature_step(encoder: AnyEncoder) -> tuple[tf.distribute.Strategy, Callable]:
@@ -114,10 +156,14 @@ def feature_step(encoder: AnyEncoder) -> tuple[tf.distribute.Strategy, Callable]
     strategy = getattr(encoder, "distribute_strategy", None) or tf.distribute.get_strategy()
 
     def on_replica(batch: Any) -> tuple[tf.Tensor, Any]:
-        images, labels = labelled_batch(batch)
+        images, labels = unpack(batch)
+        count = tf.shape(images)[0]
+        if strategy.num_replicas_in_sync > 1:
+            # Of no images, which the last batch leaves for some replicas, oneDNN gives features of another size.
+            images = tf.pad(images, [[0, tf.cast(count == 0, tf.int32)], *[[0, 0]] * (images.shape.rank - 1)])
         outputs = encoder(images, training=False) if isinstance(encoder, keras.Model) else encoder(images)
         outputs = tf.cast(outputs, tf.float32)
-        return tf.reshape(outputs, [tf.shape(outputs)[0], -1]), labels
+        return tf.reshape(outputs, [tf.shape(outputs)[0], -1])[:count], labels
 
     def step(batch: Any) -> tuple[tf.Tensor, tf.Tensor | None]:
         features, labels = strategy.run(on_replica, args=(batch,))
@@ -136,14 +182,10 @@ def shape_read(encoder: AnyEncoder) -> tuple[int | None, ...]:
 
 
 def _extract(encoder: Any, data: Any, batch_size: int, verbose: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    shape = shape_read(encoder)
-    given = isinstance(data, tf.data.Dataset)
-    data = data if given else np.asanyarray(data)
-    check_images(labelled_batch(data.element_spec)[0] if given else data, shape)
-    batches = data if given else _batches(data, batch_size)
+    shape, looked_at = shape_read(encoder), not isinstance(data, tf.data.Dataset)
+    (check_images if looked_at else check_dataset)(data, shape)
+    batches = _batches(data, batch_size) if looked_at else data
     total = int(batches.cardinality())
-    if total == tf.data.INFINITE_CARDINALITY:
-        raise ValueError("The dataset is infinite: take a finite part of it, or build it without repeating.")
     strategy, step = feature_step(encoder)
     if strategy.num_replicas_in_sync > 1:
         batches = strategy.experimental_distribute_dataset(batches)
@@ -159,8 +201,9 @@ def _extract(encoder: Any, data: Any, batch_size: int, verbose: bool) -> tuple[n
         batches, total=total if total >= 0 else None, unit="batch", desc="features", disable=not verbose
     )
     for batch in progress:
-        if given and not features:
-            check_images(strategy.experimental_local_results(labelled_batch(batch)[0])[0], shape)
+        for images in () if looked_at else strategy.experimental_local_results(unpack(batch)[0]):
+            if images.dtype != tf.uint8 and len(images):
+                check_images(images, shape)
         found, own = step(batch)
         features.append(found.numpy())
         if own is not None:

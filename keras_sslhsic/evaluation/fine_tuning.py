@@ -139,7 +139,7 @@ def finetune(
     build the encoder in it) each batch is split over the replicas.
 
     Args:
-        encoder: keras.Model from images [B, H, W, C] in [0, 255] to features.
+        encoder: keras.Model from images [B, H, W, C] in [0, 255] to features; or a model that trains one.
         train: (images uint8 [N, H, W, C], labels int [N]); or a `Split`; or a finite dataset of batches (images,
             labels) or {"image", "label"}, all of one size.
         test: the same.
@@ -165,8 +165,8 @@ def finetune(
         has at an edge of the sweep (see `sweep.Choice`).
 
     Raises:
-        TypeError: if the encoder is not a keras.Model.
-        ValueError: if images or labels are unusable, datasets name other classes, or the training diverges.
+        ValueError: if the encoder is not a keras.Model, or cannot be copied; if images or labels are unusable, datasets name
+            other classes, or the training diverges.
 
     Example:
         >>> recipe = FinetuneRecipe(steps=20, batch_size=16, encoder_learning_rate=0.01)
@@ -174,13 +174,15 @@ def finetune(
         >>> 0.0 <= result.top1 <= 1.0
         True
     """
-    if not isinstance(encoder, keras.Model):
-        raise TypeError(f"Only a keras.Model can be fine-tuned, found {type(encoder).__name__}.")
     metrics.check_metric(metric)
     several = metric == "map11"
     recipe = recipes(**SEMI_SUPERVISED) if recipe is None else recipe
     candidates = [recipe] if isinstance(recipe, FinetuneRecipe) else list(recipe)
-    images, test, num_classes = problem(train, test, validation, num_classes)
+    encoder, images, validation, test, num_classes = problem(
+        encoder, train, test, validation, num_classes, several
+    )
+    if not isinstance(encoder, keras.Model):
+        raise ValueError(f"Only a keras.Model can be fine-tuned, found a {type(encoder).__name__}.")
     if fraction != 1:
         if not isinstance(images, Split):
             raise ValueError(
@@ -306,7 +308,8 @@ def _train(
     seed: int,
     verbose: bool,
 ) -> _Run:
-    batches, batch_size, steps_per_epoch = stream(train, recipe.batch_size, seed, recipe.crop_area)
+    replicas = network.distribute_strategy.num_replicas_in_sync
+    batches, batch_size, steps_per_epoch = stream(train, recipe.batch_size, seed, recipe.crop_area, replicas)
     check_images(batches.element_spec[0], shape_read(network))
     recipe = _scaled(recipe, batch_size)
     steps = recipe.steps or (recipe.epochs or 1) * steps_per_epoch
@@ -370,6 +373,11 @@ class _Classifier(keras.Model):
 
 
 def _copy(encoder: keras.Model) -> keras.Model:
+    if not compat.is_functional(encoder) and not isinstance(encoder, keras.Sequential):
+        raise ValueError(
+            f"Only a functional or sequential model can be copied, found {type(encoder).__name__} {encoder.name!r}: give "
+            "in_place=True and one recipe, or wrap it in keras.Model(images, encoder(images))."
+        )
     twin = keras.models.clone_model(encoder)
     twin.set_weights(encoder.get_weights())
     return twin

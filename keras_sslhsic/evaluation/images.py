@@ -13,10 +13,12 @@ import tensorflow as tf
 
 from keras_sslhsic import checks
 from keras_sslhsic.data import decode
+from keras_sslhsic.data.images import unpack
 from keras_sslhsic.data.order import Order
-from keras_sslhsic.encoders.checks import labelled_batch
+from keras_sslhsic.encoders.checks import check_dataset, check_images
 from keras_sslhsic.evaluation.checks import check_labels
 from keras_sslhsic.evaluation.crops import resize_then_crop
+from keras_sslhsic.evaluation.extraction import stacked
 
 _GROUP = 16  # images a call of Python, which by itself takes as long as a small image
 
@@ -151,32 +153,56 @@ class Split:
 
 
 def of_arrays(images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | None = None) -> Split:
-    """Images uint8 [N, H, W, C] of the size that the encoder takes, and labels int64 [N] or bool [N, K]."""
-    return Split(images.__getitem__, labels, images.shape[1:], None, class_names)
+    """Images [N, H, W, C] in [0, 255] of the size that the encoder takes, and labels int64 [N] or bool [N, K].
+
+    Images that are no uint8 are rounded.
+    """
+    read = images.__getitem__
+    if images.dtype != np.uint8:
+        read = lambda number: np.rint(images[number]).astype(np.uint8)  # noqa: E731
+    return Split(read, labels, images.shape[1:], None, class_names)
 
 
-# (images uint8 [N, H, W, C], labels int [N]); images that are read one by one; or a finite dataset of batches (images,
-# labels) or {"image", "label"}.
-Labelled: TypeAlias = tuple[np.ndarray, np.ndarray] | Split | tf.data.Dataset
+# (images uint8 [N, H, W, C], labels int [N]), or a dict of them; images that are read one by one; or a finite dataset of
+# batches (images, labels) or {"image", "label"}.
+Labelled: TypeAlias = tuple[np.ndarray, np.ndarray] | Mapping[str, np.ndarray] | Split | tf.data.Dataset
+ANY_SHAPE = (None, None, None)
 
 ENCODING_BATCH = 256  # images that an encoder sees at once
 
 
-def arrays(data: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of `data`, which must be a pair of arrays.
+def arrays(data: Any, name: str, shape: Sequence[int | None] = ANY_SHAPE) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of `data`, which must be a pair of arrays, or a dict of them.
 
     Raises:
-        ValueError: if it is not, or the labels do not fit the images.
+        ValueError: if it is not, the images cannot be given to an encoder of this shape, or labels do not fit them.
     """
-    if not (isinstance(data, tuple | list) and len(data) == 2):
-        raise ValueError(f"{name} must be (images, labels) here, found {type(data).__name__}.")
-    images = np.asanyarray(data[0])
-    return images, check_labels(data[1], len(images), f"{name} labels")
+    if not (isinstance(data, dict) or (isinstance(data, tuple | list) and len(data) == 2)):
+        raise ValueError(
+            f"{name} must be (images, labels), a Split, or a finite tf.data.Dataset of labelled batches, found a "
+            f"{type(data).__name__}."
+        )
+    images, labels = unpack(data)
+    images = stacked(images)
+    check_images(images, shape)
+    images = np.asanyarray(images)
+    return images, check_labels(labels, len(images), f"{name} labels")
 
 
-def images_of(data: Labelled, name: str) -> Split | tf.data.Dataset:
-    """Arrays as `Split`; others as they are."""
-    return data if isinstance(data, Split | tf.data.Dataset) else of_arrays(*arrays(data, name))
+def images_of(data: Labelled, name: str, shape: Sequence[int | None] = ANY_SHAPE) -> Split | tf.data.Dataset:
+    """Arrays as `Split`, those that are no uint8 rounded; others as they are.
+
+    Raises:
+        ValueError: if an encoder of images of this shape cannot be given them, or a dataset has no labels, one a number.
+    """
+    if isinstance(data, Split):
+        check_images(tf.TensorSpec([None, *data.shape], tf.uint8), shape)
+        return data
+    if isinstance(data, tf.data.Dataset):
+        check_dataset(data, shape)
+        return data
+    images, labels = arrays(data, name, shape)
+    return of_arrays(images, labels)
 
 
 def count_classes(splits: Mapping[str, Any], given: int | None = None) -> int | None:
@@ -221,5 +247,5 @@ def count_classes(splits: Mapping[str, Any], given: int | None = None) -> int | 
 def describe(data: Labelled) -> dict[str, Any]:
     """What a record says of test images."""
     if isinstance(data, tf.data.Dataset):
-        return {"image_size": labelled_batch(data.element_spec)[0].shape[1]}
-    return data.recipe() if isinstance(data, Split) else {"image_size": np.shape(data[0])[1]}
+        return {"image_size": unpack(data.element_spec)[0].shape[1]}
+    return data.recipe() if isinstance(data, Split) else {"image_size": np.shape(unpack(data)[0])[1]}

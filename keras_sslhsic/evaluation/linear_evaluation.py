@@ -177,7 +177,7 @@ def linear(
             as they are, bit for bit.
         train: (images uint8 [N, H, W, C], labels int [N]); or a `Split`; or a finite dataset of batches (images,
             labels) or {"image", "label"}, all of one size, in a new order whenever it is iterated.
-        test: the same, at the encoder's size (see `crops` for the two test crops).
+        test: the same, at the encoder's size (see `crops.resize_then_crop`).
         validation: number of training images to hold out, the same share of each class; None: the paper's 10,000, but
             at most a fifth. Or, needed if `train` is a dataset, a labelled set of its own, in batches of the same size.
         candidates: what to choose from. One alone is trained on all images, those of a validation set too. By
@@ -198,7 +198,7 @@ def linear(
         ValueError: if images or labels are unusable, a dataset comes without `num_classes` or `validation`, splits name
             other classes, or the training diverges.
     """
-    images, test, num_classes = problem(train, test, validation, num_classes)
+    encoder, images, validation, test, num_classes = problem(encoder, train, test, validation, num_classes)
     candidates = candidates or default_candidates(recipe.batch_size)
 
     def train_on(images: Any, candidates: Sequence[Candidate]) -> tuple[WideClassifier, int, int]:

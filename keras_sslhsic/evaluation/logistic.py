@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_sslhsic import checks
 from keras_sslhsic.data.subsets import stratified_split
-from keras_sslhsic.evaluation.checks import check_classes, check_features, check_labels
+from keras_sslhsic.evaluation.checks import check_classes, check_features, check_labels, index_classes
 from keras_sslhsic.evaluation.linear_evaluation import standardise
 from keras_sslhsic.evaluation.metrics import METRICS, check_metric, measure
 from keras_sslhsic.evaluation.protocol import encoding, register
@@ -87,6 +87,8 @@ def logistic_regression(
                 f"The validation labels lack the classes {absent[:10].tolist()} of the training labels, "
                 "so l2 cannot be chosen for them: use a stratified validation split."
             )
+        indexed = index_classes(train[1], held[1], test[1])
+        train, held, test = ((x, labels) for (x, _), labels in zip((train, held, test), indexed, strict=True))
 
     # From the largest penalty down, so that each fit starts near its solution and ties go to the largest.
     penalties = sorted(map(float, l2_grid), reverse=True)
@@ -167,14 +169,6 @@ def _fit(model: Any, l2: float, features: np.ndarray, labels: np.ndarray) -> Non
 
 
 def _scores(model: Any, features: np.ndarray) -> np.ndarray:
-    """Scores [N, C], one column for every class number up to the largest known."""
-    from sklearn.linear_model import LogisticRegression
-
+    """Scores [N, C]."""
     scores = model.decision_function(features)
-    if not isinstance(model, LogisticRegression):  # one against the rest, each with a column
-        return scores
-    if scores.ndim == 1:  # Two classes share one score.
-        scores = np.stack([-scores, scores], axis=1)
-    columns = np.full([len(features), model.classes_.max() + 1], -np.inf)
-    columns[:, model.classes_] = scores
-    return columns
+    return scores if scores.ndim == 2 else np.stack([-scores, scores], axis=1)  # two classes share one score

@@ -31,9 +31,14 @@ def top_k(scores: np.ndarray, labels: np.ndarray, k: int = 1) -> float:
         k: number of classes that may hold the label.
 
     Raises:
-        ValueError: if scores are NaN or +inf.
+        ValueError: if scores are NaN or +inf, or a label has no score.
     """
     check_scores(scores)
+    if labels.min() < 0 or labels.max() >= scores.shape[1]:
+        raise ValueError(
+            f"Labels must lie in 0 ... {scores.shape[1] - 1}, found {labels.min()} to {labels.max()}: the classes that are "
+            "scored are those of the training images, or num_classes."
+        )
     own = np.take_along_axis(scores, labels[:, None], axis=1)
     before = np.arange(scores.shape[1]) < labels[:, None]
     rank = np.sum((scores > own) | ((scores == own) & before), axis=1)

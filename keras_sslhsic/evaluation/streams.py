@@ -1,19 +1,25 @@
 """What protocols make of labelled images: features, batches to train on, and held-out parts to choose on."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic import checks
+from keras_sslhsic.data.images import unpack
 from keras_sslhsic.data.subsets import hold_out
-from keras_sslhsic.encoders.checks import labelled_batch
+from keras_sslhsic.encoders.checks import check_given
 from keras_sslhsic.evaluation.checks import check_classes
 from keras_sslhsic.evaluation.crops import random_crop_and_flip
 from keras_sslhsic.evaluation.extraction import (
     AnyEncoder,
+    as_encoder,
     extract_features,
     extract_labelled_features,
+    shape_read,
 )
 from keras_sslhsic.evaluation.images import ENCODING_BATCH, Labelled, Split, arrays, count_classes, images_of
 from keras_sslhsic.evaluation.sweep import Choice, choose
@@ -40,7 +46,11 @@ def features_and_labels(
 
 
 def stream(
-    data: Split | tf.data.Dataset, batch_size: int, seed: int, crop_area: tuple[float, float] | None
+    data: Split | tf.data.Dataset,
+    batch_size: int,
+    seed: int,
+    crop_area: tuple[float, float] | None,
+    replicas: int = 1,
 ) -> tuple[tf.data.Dataset, int, int]:
     """An endless dataset of training batches, of what size they are, and the number of them in an epoch.
 
@@ -53,19 +63,20 @@ def stream(
         batch_size: images a step.
         seed: of the order and the crops.
         crop_area: range of a random crop's share of an image's area; None: neither crops nor mirroring.
+        replicas: that share a batch, of equally many images each; of images the batch is cut to that.
 
     Returns:
         A dataset of (images, labels), the batch size and the steps of an epoch.
 
     Raises:
-        ValueError: if labels are missing or do not fit, or the number of batches is not known.
+        ValueError: if the number of batches is not known, or a batch cannot be shared by the replicas.
     """
     if isinstance(data, Split):
         batch_size = min(batch_size, len(data))
+        batch_size -= batch_size % replicas
+        _check_shared(batch_size, replicas)
         return data.training_batches(batch_size, seed, crop_area), batch_size, len(data) // batch_size
-    spec, label_spec = labelled_batch(data.element_spec)
-    if label_spec is None:
-        raise ValueError(f"Labels are missing from the training batches {data.element_spec}.")
+    spec, _ = unpack(data.element_spec)
     steps = int(data.cardinality())
     if steps < 1:
         raise ValueError(
@@ -73,7 +84,8 @@ def stream(
             "dataset.apply(tf.data.experimental.assert_cardinality(batches))."
         )
     # `map` hands the members of a tuple over one by one.
-    batches = data.map(lambda *batch: labelled_batch(batch[0] if len(batch) == 1 else batch)).repeat()
+    batches = data.map(lambda *batch: unpack(batch[0] if len(batch) == 1 else batch)).repeat()
+    _check_shared(spec.shape[0] if replicas > 1 else 1, replicas)
     size = spec.shape[0] or len(next(iter(batches))[1])
 
     if crop_area is None:
@@ -88,32 +100,98 @@ def stream(
     return batches.prefetch(2), size, steps
 
 
+def _check_shared(batch_size: int | None, replicas: int) -> None:
+    if not batch_size or batch_size % replicas:
+        raise ValueError(
+            f"A batch of {batch_size or 'an unknown number of'} training images cannot be shared by {replicas} replicas: make "
+            f"it a multiple of {replicas}, of a dataset by batch(size, drop_remainder=True)."
+        )
+
+
 def problem(
-    train: Labelled, test: Labelled, validation: Labelled | int | None, num_classes: int | None
-) -> tuple[Any, Any, int]:
-    """Training images, test images and the number of classes, checked.
+    encoder: AnyEncoder,
+    train: Labelled,
+    test: Labelled,
+    validation: Labelled | int | None,
+    num_classes: int | None,
+    several: bool = False,
+) -> tuple[Any, Any, Any, Any, int]:
+    """The encoder, the images of training, validation and test, and the number of classes, checked.
+
+    Where nothing names or counts the classes, they are those of the training labels, numbered anew in their order: labels
+    may be far apart. With `several`, an image may have several of them.
 
     Raises:
-        ValueError: if labels are unusable, the splits name other classes, or the number of classes is not known.
+        ValueError: for no encoder (see `as_encoder`) or images that it cannot be given; if labels are unusable, the splits
+            name other classes, or the number of classes is not known.
     """
-    images, test = images_of(train, "train"), images_of(test, "test")
-    num_classes = count_classes({"train": images, "validation": validation, "test": test}, num_classes)
-    if isinstance(images, Split):
-        if images.labels.ndim == 2:  # an image may have several classes
-            return images, test, images.labels.shape[1]
-        check_classes(images.labels, test.labels if isinstance(test, Split) else [])
-        num_classes = num_classes or int(images.labels.max()) + 1
+    encoder = as_encoder(encoder)
+    shape = shape_read(encoder)
+    splits: dict[str, Any] = {
+        "train": images_of(train, "train", shape),
+        "test": images_of(test, "test", shape),
+    }
+    if validation is None or isinstance(validation, Integral):
+        checks.integer("validation", validation, 1, optional=True)
+    else:
+        splits["validation"] = images_of(validation, "validation", shape)
+        validation = None
+    images = splits["train"]
+    for name, data in splits.items():
+        _check_labels_of(data, name, several)
+    num_classes = count_classes(splits, num_classes)
+    if not isinstance(images, Split):
+        check_given(images, shape)
+    elif several:
+        num_classes = images.labels.shape[1]
+    else:
+        for name, data in splits.items():
+            check_classes(images.labels, data.labels if isinstance(data, Split) else [], ("train", name))
+        if num_classes is None:
+            classes = np.unique(images.labels)
+            num_classes = len(classes)
+            splits = {name: _numbered(data, classes) for name, data in splits.items()}
     if num_classes is None:
         raise ValueError(
             "A dataset of training batches does not say how many classes there are: give num_classes."
         )
-    return images, test, num_classes
+    return encoder, splits["train"], splits.get("validation", validation), splits["test"], num_classes
+
+
+def _check_labels_of(data: Split | tf.data.Dataset, name: str, several: bool) -> None:
+    labels = data.labels if isinstance(data, Split) else unpack(data.element_spec)[1]
+    if labels is None:
+        raise ValueError(f"The labels are missing from the {name} batches.")
+    kind = tf.as_dtype(labels.dtype)
+    rank = tf.TensorShape(labels.shape).rank
+    if rank not in (None, 1 + several) or not (kind.is_bool if several else kind.is_integer):
+        expected = "bool [N, K], for metric 'map11'" if several else "integers [N], one an image"
+        raise ValueError(
+            f"The {name} labels must be {expected}, found {kind.name} of rank {rank}: one-hot labels are numbered by "
+            "argmax(labels, -1)."
+        )
+
+
+def _numbered(data: Any, classes: np.ndarray) -> Any:
+    """The same images, each label its place among the classes; -1 for one that is not among them."""
+    if classes[-1] == len(classes) - 1:
+        return data
+    if isinstance(data, Split):
+        return dataclasses.replace(data, labels=np.searchsorted(classes, data.labels))
+
+    def numbered(*batch: Any) -> tuple[Any, tf.Tensor]:
+        images, labels = unpack(batch[0] if len(batch) == 1 else batch)
+        labels = tf.cast(labels, tf.int64)
+        places = tf.minimum(tf.searchsorted(classes, labels, out_type=tf.int64), len(classes) - 1)
+        return images, tf.where(tf.gather(classes, places) == labels, places, -1)
+
+    return data.map(numbered)
 
 
 def select(
     candidates: Sequence[Any],
     train: Split | tf.data.Dataset,
-    validation: Labelled | int | None,
+    validation: Split | tf.data.Dataset | int | None,
     seed: int,
     score: Callable[[Any, Any], tuple[Sequence[float] | np.ndarray, int]],
     settings: Mapping[str, Sequence[float]],
@@ -123,8 +201,8 @@ def select(
     Args:
         candidates: at least one.
         train: training images.
-        validation: how many to hold out of them, the same share of each class; None: 10,000, but at most a fifth. Or a set of
-            its own.
+        validation: how many to hold out of them, the same share of each class; None: 10,000, but at most a fifth. Or images
+            of their own, as `problem` gives them.
         seed: of the hold-out.
         score: (images to train on, images held out) -> a score a candidate, and the number of images held out.
         settings: name -> a value a candidate, as `sweep.choose` takes them.
@@ -133,8 +211,8 @@ def select(
         The best, the choice (None of one alone), the images to train it on, and the number that was held out.
     """
     several = len(candidates) > 1
-    if not (validation is None or isinstance(validation, int)):
-        fit, held = train, images_of(validation, "validation")
+    if not (validation is None or isinstance(validation, Integral)):
+        fit, held = train, validation
         train = _both(train, held)
     elif several and not isinstance(train, Split):
         raise ValueError("A dataset of training batches needs a validation set of its own to choose on.")
@@ -154,8 +232,6 @@ def select(
 
 def _both(train: Any, held: Any) -> Any:
     if isinstance(train, Split) and isinstance(held, Split):
-        if train.labels.ndim == 1:
-            check_classes(train.labels, held.labels, ("train", "validation"))
         return train + held
     if isinstance(train, tf.data.Dataset) and isinstance(held, tf.data.Dataset):
         return _mixed(train, held)

@@ -41,7 +41,8 @@ def export_saved_model(
 
     - ``serving_default``: ``image`` uint8 [B, H, W, C] -> ``features`` float32 [B, F];
     - ``encoded``, for 1, 3 or 4 channels: ``bytes`` string [B], each a JPEG, PNG, WebP, BMP or GIF (its first
-      frame) file -> ``features``. EXIF orientation is not applied.
+      frame) file -> ``features``, those of the pixels that `data.decode` gives, but that EXIF orientation is not applied;
+      kinds of BMP, GIF and PNG files that TensorFlow reads otherwise are errors.
 
     For fine-tuning, the loaded object has ``trainable_variables`` and ``train``, the function of float images
     in [0, 255]. What is served follows the variables.

@@ -34,7 +34,8 @@ class Method(Trainer):
             default_loss = MyLoss
 
     Args:
-        encoder: keras.Model from normalised float images [B, S, S, C] to features [B, F].
+        encoder: keras.Model from normalised float images [B, S, S, C] to features [B, F]; or an encoder of
+            `load_pretrained`, to train on.
         projector_hidden: hidden size of projector and predictor.
         projection_dim: Q, the size of the outputs that the loss sees.
         target: whether to train with a target network; None as the loss needs it.
@@ -74,6 +75,7 @@ class Method(Trainer):
         checks.flag("predictor", predictor, optional=True)
         checks.flag("batch_norm_output", batch_norm_output)
         super().__init__(encoder, views, seed, **kwargs)
+        encoder = self.encoder
         self.projector_hidden = int(projector_hidden)
         self.projection_dim = int(projection_dim)
         self.batch_norm_output = batch_norm_output

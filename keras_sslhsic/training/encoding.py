@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_sslhsic import compat
 from keras_sslhsic.data.images import unpack
-from keras_sslhsic.encoders import small_maps, with_preprocessing
+from keras_sslhsic.encoders import network_to_train, small_maps, with_preprocessing
 from keras_sslhsic.training import ema, inputs, streams
 from keras_sslhsic.views import policy
 
@@ -20,18 +20,21 @@ class EncodingModel(keras.Model):
     exports all use `evaluation_encoder`.
 
     Args:
-        encoder: keras.Model from normalised float images [B, S, S, C] to features [B, F].
+        encoder: keras.Model from normalised float images [B, S, S, C] to features [B, F]; or an encoder that reads pixels, as
+            `load_pretrained` gives it, to train on: see `encoders.network_to_train`.
         views: a `views.ViewPolicy` or what `views.get` takes, for its mean and standard deviation.
         **kwargs: of `keras.Model`.
 
     Raises:
-        ValueError: if the encoder is no model from images to features whose shapes are known.
+        ValueError: if the encoder is no model from images to features whose shapes are known, or normalises otherwise than
+            the views.
     """
 
     def __init__(self, encoder: keras.Model, views: Any, **kwargs: Any):
         super().__init__(**kwargs)
         _check_encoder(encoder)
         self.policy = policy.get(views)
+        encoder = network_to_train(encoder, self.policy.mean, self.policy.std)
         small_maps.multiply_on_small_maps(encoder)
         self.encoder = encoder
         self.weight_ema: float | None = None

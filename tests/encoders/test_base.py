@@ -293,7 +293,7 @@ def test_a_trainer_on_several_replicas_gives_its_features(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["array", "tensor", "dataset", "pairs"])
-def test_every_way_in_warns_of_pixels_in_0_1(kind, encoder, trainer):
+def test_every_way_in_refuses_pixels_in_0_1(kind, encoder, trainer):
     images = pixels(4, 16, 16, 1).astype(np.float32) / 255
     dataset = tf.data.Dataset.from_tensor_slices((images, np.arange(4)))
     given = {
@@ -306,8 +306,12 @@ def test_every_way_in_warns_of_pixels_in_0_1(kind, encoder, trainer):
     if kind != "tensor":
         ways += [functools.partial(extract_features, each, given) for each in (encoder, trainer, lambda x: x)]
     for way in ways:
-        with pytest.warns(UserWarning, match=r"lie in \[0, 1\], but the encoder expects \[0, 255\]"):
+        with pytest.raises(
+            ValueError, match=r"lie in \[0, .*1\], but the encoder expects \[0, 255\]: multiply by 255"
+        ):
             way()
+    with pytest.warns(UserWarning, match="multiply by 255, unless it is that dark"):
+        encoder(images[:1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         extract_features(encoder, pixels(4, 16, 16, 1).astype(np.float32))
@@ -323,6 +327,9 @@ def test_every_way_in_warns_of_pixels_in_0_1(kind, encoder, trainer):
         ),
         (np.zeros((2, 16, 16, 3), np.uint8), r"\[B, 16, 16, 1\], found shape \[.*, 16, 16, 3\]"),
         (np.zeros((2, 16, 16, 1), bool), "found bool"),
+        (np.full((2, 16, 16, 1), -0.5, np.float32), r"lie in \[-0.5, -0.5\].*give 127.5 \* \(images \+ 1\)"),
+        (np.full((2, 16, 16, 1), 255.5), r"lie in \[.*256\].*undo what normalised them"),
+        (np.full((2, 16, 16, 1), 2**15, np.uint16), "divide those of 16 bits by 257"),
         (np.zeros((2, 16, 16), np.uint8), r"found shape \[.*, 16, 16\]"),
     ],
 )

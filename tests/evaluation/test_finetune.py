@@ -190,7 +190,7 @@ def test_images_of_several_classes_are_scored_by_average_precision(make_encoder,
 def test_unusable_input_is_named(make_encoder, pictures):
     (images, labels), test = pictures
     encoder = make_encoder()
-    with pytest.raises(TypeError, match=r"keras\.Model"):
+    with pytest.raises(ValueError, match=r"Only a keras\.Model can be fine-tuned"):
         finetune(lambda x: x, (images, labels), test)
     with pytest.raises(ValueError, match="missing"):
         finetune(encoder, (images, None), test)

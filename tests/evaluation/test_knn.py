@@ -75,7 +75,7 @@ def test_default_k_depends_on_the_size_of_the_set(monkeypatch, blobs):
         ({"train_labels": None}, "train_labels are missing"),
         ({"test_labels": None}, "test_labels are missing"),
         ({"train_labels": np.zeros(400, int)}, "one class only"),
-        ({"train_labels": np.zeros(399, int)}, r"shape \(400,\)"),
+        ({"train_labels": np.zeros(399, int)}, r"shape \[400\]"),
         ({"train_labels": np.full(400, 0.5)}, "integers"),
         ({"test_labels": np.full(200, 9)}, r"lack: \[9\]"),
         ({"train_features": np.ones([400, 16])}, "zero variance"),

@@ -458,11 +458,11 @@ def test_a_list_is_no_array(zoo):
         load_pretrained("small", weights="random")([images()[0], images()[1]])
 
 
-def test_images_in_0_1_warn_and_others_do_not(zoo):
+def test_images_in_0_1_are_refused_and_others_are_not(zoo):
     encoder = load_pretrained("small", weights="random")
-    with pytest.warns(UserWarning, match=r"expects \[0, 255\]: multiply by 255"):
+    with pytest.raises(ValueError, match=r"expects \[0, 255\]: multiply by 255"):
         encoder(images().astype(np.float32) / 255)
-    with pytest.warns(UserWarning, match=r"expects \[0, 255\]"):
+    with pytest.raises(ValueError, match=r"expects \[0, 255\]: give 127"):
         encoder(images().astype(np.float32) / 127.5 - 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
