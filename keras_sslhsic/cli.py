@@ -1,4 +1,4 @@
-"""The command line: keras-sslhsic pretrain | evaluate | report | extract | export | convert | inspect | models."""
+"""The command line: keras-sslhsic pretrain | config | evaluate | report | extract | export | convert | inspect | models."""
 
 import argparse
 import os
@@ -113,6 +113,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     pretrain.add_argument("--workdir", required=True, help="the run folder; made if it is missing")
     pretrain.add_argument("--resume", action="store_true", help="go on with the run that the folder holds")
+
+    fields = _command(
+        commands, "config", _config, "print every field of a config: its type, its default and what it means"
+    )
+    fields.add_argument("--config", help="a config, whose values are printed beside its fields")
+    fields.add_argument("--config.FIELD=VALUE", action="store_true", help="as `pretrain` takes it")
 
     evaluate = _command(commands, "evaluate", _evaluate, "measure what an encoder has learnt")
     _evaluate_arguments(evaluate)
@@ -272,6 +278,15 @@ def _pretrain(options: argparse.Namespace) -> None:
         print("The run was finished before; nothing was changed.")
     files = (p for p in Path(options.workdir).iterdir() if p.is_file() and not is_leftover(p))
     print(f"The run is in {display(options.workdir)}: {', '.join(sorted(display(p.name) for p in files))}.")
+
+
+def _config(options: argparse.Namespace) -> None:
+    from keras_sslhsic.runs import config, schema
+
+    values = config.completed(config.load(options.config, options.overrides)) if options.config else None
+    if values is not None:
+        config.check(values)
+    print("\n".join(schema.describe(values and values.to_dict())), end="")
 
 
 def _evaluate(options: argparse.Namespace) -> None:

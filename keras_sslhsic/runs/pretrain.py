@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from keras_sslhsic import checks, plots, views
+from keras_sslhsic import plots, views
 from keras_sslhsic.data.sources import bundled_splits, source
 from keras_sslhsic.evaluation import extract_features
 from keras_sslhsic.files import display, write_json
@@ -58,8 +58,8 @@ def run(config: ConfigDict, workdir: str | os.PathLike, resume: bool = False) ->
         lock.InUseError: if another process works in the folder.
     """
     started = time.monotonic()
-    checks.integer("epochs", config.epochs, 1)
     config = configs.completed(config)
+    configs.check(config)
     # Several workers find each other before TensorFlow's first operation.
     machines = strategy(config.strategy)
     shared, workdir = Path(workdir), folder.own_folder(Path(workdir), machines)
