@@ -21,20 +21,21 @@ from keras_sslhsic.runs import schema
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
-    """Loads a config file and applies overrides.
+    """Loads a config file and applies overrides: see `read` and `overridden`."""
+    return overridden(read(path), overrides)
+
+
+def read(path: str | Path) -> ConfigDict:
+    """Loads a config file.
 
     Args:
         path: a Python file that defines `get_config() -> ml_collections.ConfigDict`.
-        overrides: `field=value` or `field.sub=value`, values as Python literals; a word that is none is a string. Of a run,
-            fields that the file leaves out too. A choice (method, loss.name, data.source) leaves out what the file has for
-            the former one and the new one does not take, with a warning; data.path and data.name choose the source too.
 
     Returns:
         The config, locked: no field can be added to it.
 
     Raises:
-        ValueError: for a file that is no Python, cannot be run, or has no `get_config` that returns a ConfigDict (or a
-            dict); an unknown field; or a value of another type.
+        ValueError: for a file that is no Python, cannot be run, or has no `get_config` that returns a ConfigDict (or a dict).
     """
     path = Path(path)
     if not path.is_file() or path.suffix != ".py":
@@ -64,13 +65,44 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
         )
     if unnamed := [name for name in config if not isinstance(name, str)]:
         raise ValueError(f"The fields of a config have names, found {unnamed[0]!r} in {display(path)}.")
+    return config.lock()
+
+
+def overridden(
+    config: ConfigDict,
+    overrides: Sequence[str],
+    filled: Callable[[ConfigDict], ConfigDict] = lambda config: config,
+) -> ConfigDict:
+    """A config with some fields changed.
+
+    Args:
+        config: of a run, or settings of a protocol.
+        overrides: `field=value` or `field.sub=value`, values as Python literals; a word that is none is a string. Of a run,
+            fields that the file leaves out too. A choice (method, loss.name, data.source) leaves out what the file has for
+            the former one and the new one does not take, with a warning; data.path and data.name choose the source too.
+        filled: is called once the images, the method and the numbers of the run itself are set, for what is left out then.
+
+    Raises:
+        ValueError: for an unknown field, or a value of another type.
+    """
     given = dict(map(parse, overrides))
     for name, source in (("path", "folder"), ("name", "tfds")):
         if f"data.{name}" in given and not _takes(config, name):
             given.setdefault("data.source", source)
+    config = config.copy_and_resolve_references().unlock()
     # Choices come first: they say which other fields there are.
-    for field in sorted(given, key=lambda field: (*_FIRST, field).index(field)):
+    fields = sorted(given, key=lambda field: (*_FIRST, field).index(field))
+    before = [field for field in fields if "." not in field or field.startswith("data.")]
+    if "views.size" in given and "views" not in config and config.get("data"):
+        # The size alone: what else is done to them is filled in.
+        config["views"] = ConfigDict({"size": given.pop("views.size")})
+        fields.remove("views.size")
+    for field in before:
         set_field(config, field, given[field])
+    config = filled(config)
+    for field in fields:
+        if field not in before:
+            set_field(config, field, given[field])
     return config.lock()
 
 
@@ -128,8 +160,9 @@ def _sections(config: ConfigDict) -> dict[str, schema.Fields]:
 
 
 def _takes(config: ConfigDict, name: str) -> bool:
-    """Whether the source of a config's data takes a field."""
-    return name in schema.source_fields(config.get("data", {}).get("source", "bundled"))
+    """Whether the source of a config's data takes a field, or follows from it."""
+    data = config.get("data", {})
+    return name in data or name in schema.source_fields(data.get("source", "bundled"))
 
 
 def parse(override: str) -> tuple[str, Any]:

@@ -22,6 +22,7 @@ RESULTS = "results.jsonl"
 ENCODER, MODEL, WEIGHTS = "encoder.keras", "model.keras", "encoder.weights.h5"
 INITIAL = "initial_encoder.keras"
 VIEWS, CURVES, FEATURES, BROKEN = "views.png", "curves.png", "features.png", "broken_images.log"
+NEIGHBOURS = "neighbours.png"
 CHECKPOINTS, LOGS = "checkpoints", "logs"
 
 

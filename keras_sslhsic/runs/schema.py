@@ -69,7 +69,7 @@ class Run:
         target_ema: decay of the target network's moving average at the beginning; it rises to 1.
         evals: label -> evaluation at the end: its "protocol" where that is not the label, "data" where it measures on other
             images than those of the run, "every" so many epochs while it trains, and settings of the protocol. None: kNN and
-            a linear classifier on the bundled images, nothing on others.
+            a linear classifier on the bundled images, none on others.
     """
 
     name: str = "run"
