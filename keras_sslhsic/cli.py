@@ -1,4 +1,4 @@
-"""The command line: keras-sslhsic pretrain | evaluate | report | extract | export | convert | inspect | models."""
+"""The command line: keras-sslhsic pretrain | config | evaluate | report | extract | export | convert | inspect | models."""
 
 import argparse
 import os
@@ -104,8 +104,16 @@ def _parser() -> argparse.ArgumentParser:
 
     pretrain = _command(commands, "pretrain", _pretrain, "train an encoder without labels")
     pretrain.add_argument(
-        "--config", required=True, help="a Python file with get_config(), such as configs/fashion_small.py"
+        "--config", help="a Python file with get_config(), such as configs/fashion_small.py"
     )
+    pretrain.add_argument(
+        "--data",
+        help="a folder of images (with train and test in it, those of train), or a data set of TensorFlow Datasets; without "
+        "--config, all else is chosen for its images, said and saved",
+    )
+    pretrain.add_argument("--image-size", type=int, help="side of the views, in place of the one chosen")
+    pretrain.add_argument("--method", help="which method trains (default: ssl_hsic)")
+    pretrain.add_argument("--epochs", type=int, help="passes over the images")
     pretrain.add_argument(
         "--config.FIELD=VALUE",
         action="store_true",
@@ -113,6 +121,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     pretrain.add_argument("--workdir", required=True, help="the run folder; made if it is missing")
     pretrain.add_argument("--resume", action="store_true", help="go on with the run that the folder holds")
+
+    fields = _command(
+        commands, "config", _config, "print every field of a config: its type, its default and what it means"
+    )
+    fields.add_argument("--config", help="a config, whose values are printed beside its fields")
+    fields.add_argument("--config.FIELD=VALUE", action="store_true", help="as `pretrain` takes it")
 
     evaluate = _command(commands, "evaluate", _evaluate, "measure what an encoder has learnt")
     _evaluate_arguments(evaluate)
@@ -244,7 +258,8 @@ def _memory(parser: argparse.ArgumentParser) -> None:
 
 def _override(parser: argparse.ArgumentParser, argument: str, options: argparse.Namespace) -> str:
     """`epochs=5` of `--config.epochs=5`."""
-    if not getattr(options, "config", None) or not argument.startswith("--config.") or "=" not in argument:
+    given = getattr(options, "config", None) or options.command == "pretrain"
+    if not given or not argument.startswith("--config.") or "=" not in argument:
         parser.error(
             f"unrecognized argument: {argument} (fields of a config are changed with --config.FIELD=VALUE)"
         )
@@ -256,10 +271,10 @@ def _pretrain(options: argparse.Namespace) -> None:
     # busier than sharing every operation out among all cores.
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // 4)))
     from keras_sslhsic.files import is_leftover
-    from keras_sslhsic.runs import config, folder, pretrain
+    from keras_sslhsic.runs import folder, pretrain
     from keras_sslhsic.runs.evaluate import format_table
 
-    settings = config.load(options.config, options.overrides)
+    settings = _run_config(options)
     finished = options.resume and folder.is_finished(options.workdir)
     try:
         summary = pretrain.run(settings, options.workdir, options.resume)
@@ -272,6 +287,45 @@ def _pretrain(options: argparse.Namespace) -> None:
         print("The run was finished before; nothing was changed.")
     files = (p for p in Path(options.workdir).iterdir() if p.is_file() and not is_leftover(p))
     print(f"The run is in {display(options.workdir)}: {', '.join(sorted(display(p.name) for p in files))}.")
+
+
+def _run_config(options: argparse.Namespace) -> Any:
+    """The config of a run that a command describes."""
+    from keras_sslhsic.runs import config, defaults, folder
+
+    if not options.config and not options.data:
+        raise ValueError(
+            "Say what to train on: --data with a folder of images or a data set of TensorFlow Datasets, or --config."
+        )
+    for name in ("image_size", "epochs"):
+        checks.integer(name, getattr(options, name), 1, optional=True)
+    flags = {"method": options.method, "epochs": options.epochs}
+    overrides = [f"{name}={value}" for name, value in flags.items() if value is not None]
+    if options.config:
+        settings = config.read(options.config)
+        if options.data:
+            overrides += [
+                f"data.{name}={value!r}" for name, value in defaults.of_data(options.data).data.items()
+            ]
+    else:
+        settings = defaults.of_data(options.data)
+        settings.name = Path(options.workdir).name
+    if options.image_size:
+        overrides.append(f"views.size={options.image_size}")
+    going_on = options.resume and (Path(options.workdir) / folder.CONFIG).exists()
+    before = folder.load_config(options.workdir) if going_on else None
+    return config.overridden(
+        settings, overrides + options.overrides, lambda settings: defaults.suited(settings, before)
+    )
+
+
+def _config(options: argparse.Namespace) -> None:
+    from keras_sslhsic.runs import config, schema
+
+    values = config.completed(config.load(options.config, options.overrides)) if options.config else None
+    if values is not None:
+        config.check(values)
+    print("\n".join(schema.describe(values and values.to_dict())), end="")
 
 
 def _evaluate(options: argparse.Namespace) -> None:

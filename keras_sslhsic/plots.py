@@ -115,3 +115,48 @@ def feature_map(
     if path is not None:
         pictures.save(figure, path)
     return figure
+
+
+def neighbours(
+    images: np.ndarray,
+    features: Mapping[str, np.ndarray],
+    path: str | Path | None = None,
+    queries: int = 8,
+    count: int = 5,
+) -> "Figure":
+    """Draws the nearest neighbours of some images among all of them, by the features of several encoders side by side.
+
+    Args:
+        images: uint8 [N, H, W, C].
+        features: name of an encoder -> [N, F].
+        path: where to save the picture; None does not.
+        queries: rows.
+        count: neighbours of each.
+
+    Returns:
+        The matplotlib Figure.
+    """
+    from matplotlib.figure import Figure
+
+    chosen = np.linspace(0, len(images) - 1, min(queries, len(images))).round().astype(int)
+    count = min(count, len(images) - 1)
+    columns = 1 + len(features) * (count + 1)  # an empty one before each encoder's
+    figure = Figure(figsize=(columns, len(chosen) + 0.5), layout="constrained")
+    axes = figure.subplots(len(chosen), columns, squeeze=False)
+    for panel in axes.flat:
+        panel.set_axis_off()
+    axes[0, 0].set_title("image", fontsize=8)
+    for number, (name, values) in enumerate(features.items()):
+        directions = values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
+        similar = directions[chosen] @ directions.T
+        similar[np.arange(len(chosen)), chosen] = -np.inf
+        nearest = np.argsort(-similar, axis=1, kind="stable")[:, :count]
+        first = 2 + number * (count + 1)
+        for row, found in enumerate(nearest):
+            for column, image in ((0, chosen[row]), *enumerate(found, first)):
+                pixels = images[image][..., 0] if images.shape[-1] == 1 else images[image]
+                axes[row, column].imshow(pixels, cmap="gray", vmin=0, vmax=255)
+        axes[0, first].set_title(f"nearest, {name}", fontsize=8, loc="left")
+    if path is not None:
+        pictures.save(figure, path)
+    return figure

@@ -34,7 +34,10 @@ SMALL = [
 def test_help_says_what_every_command_does(capsys):
     for arguments in (
         [],
-        *([command] for command in ("pretrain", "evaluate", "report", "extract", "export", "convert")),
+        *(
+            [command]
+            for command in ("pretrain", "evaluate", "config", "report", "extract", "export", "convert")
+        ),
     ):
         with pytest.raises(SystemExit) as stopped:
             cli.main([*arguments, "--help"])
@@ -63,8 +66,8 @@ def test_help_says_what_every_command_does(capsys):
         ),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.data.source=web"], "Unknown data source 'web'"),
         (
-            ["pretrain", "--config", CONFIG, "--workdir", "x", "--config.loss.name=info_nce"],
-            "'info_nce' takes no gamma, kernel, num_features",
+            ["pretrain", "--config", CONFIG, "--workdir", "x", "--config.loss.temperature=1"],
+            "no field 'loss.temperature'. The nearest ones: ",
         ),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.epochs=0"], "epochs must be at least 1, found 0"),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=1"], "A batch of 1 image: HSIC"),
@@ -262,9 +265,10 @@ def test_names_with_spaces_umlauts_and_dots_are_read_and_written(photos):
         (["extract", "--data", "empty", "--out", "new/f.npz"], "empty holds no images"),
         (["extract", "--data", "broken", "--out", "new/f.npz"], "None of the 4 images under broken can be read"),
         (["extract", "--data", "broken", "--out", "new/f.npz", "--batch-size", "0"], "batch_size must be at least 1"),
-        (["evaluate", "knn", "--data", "empty"], "needs the sub-folders train and test"),
-        (["evaluate", "linear", "--data", "broken/test"], "train and test with a folder a class in each; missing: train, test"),
-        (["evaluate", "knn", "--data", "broken/train"], "needs the sub-folders train and test"),
+        (["evaluate", "knn", "--data", "empty"], "empty holds no images"),
+        (["evaluate", "linear", "--data", "broken/test/a"], "has no two sub-folders of images to take classes from: give"),
+        (["evaluate", "knn", "--data", "broken/train"], "Holding out 0.2 of every class leaves none to learn"),
+        (["evaluate", "knn", "--data", "Bilder für alle", "--test-share", "1"], "test_share must be below 1, found 1"),
         (["evaluate", "knn", "--data", "Bilder für alle", "--image-size", "0"], "image_size must be at least 1"),
         (["evaluate", "knn", "--data", "broken", "--out", "new/r.jsonl"], "evaluate: 1 of 2 files (50.0%) are broken"),
         (["evaluate", "knn", "--data", "broken", "--max-broken", "0.1"], "10.0% allowed"),
@@ -392,7 +396,7 @@ def get_config():
 
 
 def test_colour_images_for_gray_views_are_refused_before_anything_is_written(photos, capsys):
-    Path("gray.py").write_text(GRAY_PHOTOS.format(config=CONFIG, channels=""))
+    Path("gray.py").write_text(GRAY_PHOTOS.format(config=CONFIG, channels='"channels": 3'))
     pretrain = ["pretrain", "--config", "gray.py", *SMALL[1:], "--config.batch_size=2", "--workdir", "run"]
     assert cli.main(pretrain) == 2
     assert "images with channels=1 (channels: 1 in the data of a config)" in capsys.readouterr().err
@@ -401,7 +405,7 @@ def test_colour_images_for_gray_views_are_refused_before_anything_is_written(pho
 
 @pytest.mark.slow
 def test_a_run_without_labels_names_no_accuracy_and_no_files_it_has_not(photos, capsys):
-    Path("gray.py").write_text(GRAY_PHOTOS.format(config=CONFIG, channels='"channels": 1'))
+    Path("gray.py").write_text(GRAY_PHOTOS.format(config=CONFIG, channels=""))
     pretrain = ["pretrain", "--config", "gray.py", *SMALL[1:], "--config.batch_size=2", "--workdir", "run"]
     assert cli.main([*pretrain, "--config.epochs=2"]) == 0
     out, error = capsys.readouterr()
@@ -486,6 +490,16 @@ def test_the_history_of_several_sessions_adds_up(tmp_path):
     assert np.isnan(history["new"][0]) and history["new"][1:] == [1, 2]
     assert history["gone"][0] == 1.0 and np.isnan(history["gone"][1:]).all()
     assert 5 <= history["seconds"][1] < 15 and 0 <= history["seconds"][2] < 5
+
+
+def test_the_fields_of_a_config_are_printed_with_their_values(capsys):
+    assert cli.main(["config", "--config", CONFIG, "--config.optimizer.warmup_epochs=3"]) == 0
+    told = capsys.readouterr().out
+    assert "- `epochs` = `20` (an integer, default 100): passes over the images." in told
+    assert "- `warmup_epochs` = `3` (an integer, default 10): until the peak." in told
+    assert "- `gamma` = `5.0` (a number, default 3.0): weight of" in told and "temperature" not in told
+    assert cli.main(["config", "--config", CONFIG, "--config.loss.gamma=x"]) == 2
+    assert "The field loss.gamma is float (5.0); 'x' is str" in capsys.readouterr().err
 
 
 def test_unknown_arguments_are_refused(capsys):

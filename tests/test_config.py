@@ -8,9 +8,14 @@ import keras
 import pytest
 
 from keras_sslhsic import losses
-from keras_sslhsic.runs import config, folder
+from keras_sslhsic.losses import LOSSES
+from keras_sslhsic.methods import METHODS
+from keras_sslhsic.runs import config, folder, schema
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.py"))
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted((ROOT / "configs").glob("*.py"))
+FASHION = ROOT / "configs" / "fashion_small.py"
+OURS = [name for name, method in METHODS.items() if method.__module__.startswith("keras_sslhsic.")]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -18,6 +23,7 @@ def test_every_config_loads_and_says_what_it_is(path):
     settings = config.load(path)
     assert settings.name == path.stem
     assert json.loads(json.dumps(settings.to_dict()))["name"] == path.stem
+    config.check(config.completed(settings))
     assert "keras-sslhsic pretrain --config configs/" in path.read_text()
 
 
@@ -118,3 +124,135 @@ def test_a_run_from_before_crops_had_a_law_goes_on_if_its_views_are_the_same(tmp
             folder.check_folder(tmp_path, settings, resume=True)
         settings.views.crop.box = "redrawn"
     folder.check_folder(tmp_path, settings, resume=True)
+
+
+def test_the_page_of_the_fields_is_what_the_command_prints():
+    page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
+    printed = "\n".join(schema.describe())
+    assert page.endswith(printed), (
+        "Write it anew: sed -i '/^## The run/,$d' docs/config.md && keras-sslhsic config >> docs/config.md"
+    )
+    assert all(f"`{name}`" in printed for name in ("epochs", "memory_mb", "temperature", "weight_ema", "box"))
+
+
+def test_every_field_is_explained():
+    parts = [*schema.sections("bundled", "ssl_hsic", "ssl_hsic").items()]
+    parts += [(name, schema.source_fields(name)) for name in ("folder", "tfds")]
+    unexplained = [
+        f"{section}.{name}"
+        for section, fields in parts
+        for name, field in fields.items()
+        if not field.help and not section.startswith("views.")  # which are explained as a whole
+    ]
+    assert not unexplained
+
+
+def run_of(*overrides, **fields):
+    """The completed config of a file with these fields, or of the shipped one."""
+    settings = config.completed(config.ConfigDict(fields) if fields else config.load(FASHION, overrides))
+    config.check(settings)
+    return settings
+
+
+def test_what_a_config_leaves_out_has_its_default():
+    settings = run_of(
+        data={"path": "photos"}, views="grayscale", optimizer={"name": "sgd"}, loss={"gamma": 2.0}
+    )
+    assert (settings.name, settings.epochs, settings.data.source, settings.evals.to_dict()) == (
+        "run",
+        100,
+        "folder",
+        {},
+    )
+    # Images and network have the channels of the views.
+    assert (settings.data.channels, settings.encoder.input_shape[-1], settings.views.size) == (1, 1, 28)
+    assert settings.optimizer.to_dict() == {
+        "name": "sgd", "learning_rate": 0.4, "weight_decay": 1e-6, "warmup_epochs": 10,
+    }  # fmt: skip
+    assert settings.loss.to_dict() == {"name": "ssl_hsic", "gamma": 2.0}
+    assert config.completed(settings) == settings
+    assert run_of(views="byol").evals.to_dict() == {
+        "knn": {"k": 20},
+        "linear": {"protocol": "linear_features"},
+    }
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"epoch": 3}, "no field 'epoch'. The nearest ones: epochs"),
+        ({"epochs": "3"}, "field epochs of the config must be an integer, found '3'"),
+        ({"epochs": True}, "field epochs of the config must be an integer, found True"),
+        ({"epochs": 0}, "epochs must be at least 1, found 0"),
+        ({"seed": -1}, "seed must be at least 0, found -1"),
+        ({"data": 3}, "field data of the config must be a mapping, found 3"),
+        ({"data": {"source": "folder"}}, r"The config lacks data.path \(the folder\): give it"),
+        ({"data": {"source": "flickr"}}, "Unknown data source 'flickr'"),
+        ({"data": {"path": "a", "image_size": 2.5}}, "field data.image_size of the config must be None or an integer"),
+        ({"encoder": {"widht": 1}}, "no field 'encoder.widht'. The nearest ones: encoder.width"),
+        ({"method": "ssl_hsik"}, "Unknown method 'ssl_hsik': did you mean ssl_hsic"),
+        ({"model": {"target": 1}}, "field model.target of the config must be True or False, found 1"),
+        ({"model": {"encoder": 1}}, "no field 'model.encoder'"),
+        ({"loss": {"name": "info_nce", "gamma": 1.0}}, "no field 'loss.gamma'"),
+        ({"views": 3}, "field views of the config must be None or a text or a mapping, found 3"),
+        ({"views": "flying"}, "views of the config cannot be made: Views must be one of"),
+        ({"views": {"crop": {"area": (0.1, 0.2, 0.3)}}}, "field views.crop.area of the config must be 2 numbers"),
+        ({"optimizer": {"learning_rate": -1.0}}, "optimizer.learning_rate must be at least 0, found -1"),
+        ({"optimizer": {"momentum": 0.9}}, "no field 'optimizer.momentum'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_config_is_one_sentence(fields, message):
+    with pytest.raises(ValueError, match=message) as raised:
+        run_of(**fields)
+    assert "\n" not in str(raised.value)
+
+
+def test_fields_that_a_file_leaves_out_are_set_too():
+    settings = run_of(
+        "loss.low_variance=True",
+        "views.crop.antialias=True",
+        "model.predictor=False",
+        "evals.near.protocol=knn",
+    )
+    assert (settings.loss.low_variance, settings.views.crop.antialias, settings.model.predictor) == (
+        True,
+        True,
+        False,
+    )
+    assert settings.evals.near.protocol == "knn" and settings.loss.gamma == 5.0
+    assert run_of("views=small_image", "views.size=20", "encoder.input_shape=(None,None,3)").views.size == 20
+    with pytest.raises(ValueError, match=r"no field 'loss\.temperature'"):
+        config.load(FASHION, ["loss.temperature=0.1"])
+
+
+def test_another_loss_leaves_out_the_arguments_of_the_former():
+    left_out = "loss.name=info_nce: .* left out: loss.gamma, loss.kernel, loss.num_features"
+    with pytest.warns(UserWarning, match=left_out):
+        settings = run_of("loss.temperature=0.2", "loss.name=info_nce")
+    assert settings.loss.to_dict() == {"name": "info_nce", "temperature": 0.2}
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.filterwarnings("ignore:method=")
+def test_every_method_follows_from_its_name(name):
+    settings = run_of(f"method={name}")
+    if name != "ssl_hsic":
+        assert not {"target", "predictor"} & {*settings.model}
+    assert settings.loss is None or settings.loss.name == schema.loss_of(name)
+
+
+def test_the_data_that_are_named_are_those_that_are_read():
+    with pytest.warns(UserWarning, match="left out: data.holdout, model.num_classes"):
+        settings = run_of("data.path=photos")
+    assert settings.data.to_dict() == {"source": "folder", "path": "photos", "channels": 1}
+    with pytest.warns(UserWarning, match="data.source=tfds"):
+        assert run_of("data.name=mnist", "data.split=test").data.split == "test"
+
+
+def test_types_are_said_in_words():
+    parts = schema.sections("bundled", "ssl_hsic", "ssl_hsic")
+    assert str(parts["loss"]["num_features"]).startswith(
+        "(None or an integer, default 512): number D of random"
+    )
+    assert str(parts["views"]["mean"]).startswith("(a list of numbers, default (0.485")
+    assert all(str(field).startswith("(") for loss in LOSSES for field in schema.loss_fields(loss).values())

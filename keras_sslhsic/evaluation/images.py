@@ -34,6 +34,7 @@ class Split:
         short_side: the short side of a test image is resized to it (bicubic) before the central crop of `shape`, which
             is a square then; None: images have that shape already.
         class_names: of the labels, or None.
+        held_out: share of their folder's images that was held out to test on; None: there were images to test on.
     """
 
     read: Callable[[int], np.ndarray | None]
@@ -41,6 +42,7 @@ class Split:
     shape: tuple[int, int, int]
     short_side: int | None = None
     class_names: Sequence[str] | None = None
+    held_out: float | None = None
 
     def __post_init__(self) -> None:
         checks.integer("image_size", self.shape[0], 1)
@@ -64,7 +66,8 @@ class Split:
     def recipe(self) -> dict[str, Any]:
         """What a record says of the images."""
         resized = {} if self.short_side is None else {"short_side": self.short_side, "resize": "bicubic"}
-        return {"image_size": self.shape[0], **resized}
+        held_out = {} if self.held_out is None else {"folder_held_out": self.held_out}
+        return {"image_size": self.shape[0], **resized, **held_out}
 
     def batches(self, batch_size: int) -> tf.data.Dataset:
         """All images in their order, test crops; those that are broken are left out.

@@ -16,9 +16,10 @@ from keras_sslhsic import checks
 from keras_sslhsic.data import bundled, decode
 from keras_sslhsic.data.broken import BrokenFiles
 from keras_sslhsic.data.folder import class_labels, list_images
+from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.data.tfds import SPLITS, prepared_builder
 from keras_sslhsic.evaluation.images import Labelled, Split
-from keras_sslhsic.evaluation.settings import Setting, natural, text
+from keras_sslhsic.evaluation.settings import Setting, natural, share, text
 
 
 def paper_short_side(size: int) -> int:
@@ -38,12 +39,13 @@ def load(
     max_broken: float = 0.01,
     image_size: int = 224,
     short_side: int | None = None,
+    test_share: float = 0.2,
 ) -> dict[str, Labelled]:
     """Labelled images by their name.
 
     Args:
-        source: "bundled"; a folder with the sub-folders train and test, with a folder a class in each; or a data set
-            of TensorFlow Datasets.
+        source: "bundled"; a folder with the sub-folders train and test, with a folder a class in each; a folder with a
+            folder a class, of which `test_share` is held out; or a data set of TensorFlow Datasets.
         training: whether networks are trained on the images. There may be validation images then, which are held out of the
             training images otherwise, and test images have the paper's crop.
         channels: 1, 3 or 4.
@@ -55,6 +57,7 @@ def load(
         image_size: side of test images and training crops.
         short_side: what a test image's short side is resized to before its central crop. None: 256 / 224 of the size for
             `training`, as the paper has it; the size itself for features, as the paper has it for transfer.
+        test_share: of every class of a folder without train and test, at least one image each; always the same images.
 
     Returns:
         {"train", "test"} and perhaps "validation".
@@ -79,10 +82,15 @@ def load(
             if split
         }
     missing = [name for name in ("train", "test") if not (folder / name).is_dir()]
+    if len(missing) == 2:
+        whole = of_folder(folder, max_broken=max_broken, **crops)
+        whole = dataclasses.replace(whole, held_out=test_share)
+        rows = stratified_split(whole.labels, test_share)
+        return dict(zip(("train", "test"), map(whole.part, rows), strict=True))
     if missing:
         raise ValueError(
-            f"{folder} needs the sub-folders train and test with a folder a class in each; missing: "
-            f"{', '.join(missing)}."
+            f"{folder} needs the sub-folders train and test with a folder a class in each; missing: {missing[0]}. A folder "
+            "with neither, and a folder a class in it, is split."
         )
     names = ["train", "test", *(["validation"] if training and (folder / "validation").is_dir() else [])]
     return {name: of_folder(folder / name, max_broken=max_broken, **crops) for name in names}
@@ -113,6 +121,9 @@ IMAGE_SETTINGS = {
 _SETTINGS = IMAGE_SETTINGS | {
     "train_split": Setting(text, "of a TensorFlow data set", "train", str),
     "test_split": Setting(text, "of a TensorFlow data set", "test", str),
+    "test_share": Setting(
+        share, "share of a folder without train and test that is held out to test on", "0.2"
+    ),
     "max_broken": Setting(checks.number, "share of broken files that a folder may have", "0.01"),
 }
 _VALIDATION = Setting(
@@ -142,7 +153,10 @@ def of_folder(
     files = list_images(path)
     classes = class_labels(path, files)
     if classes is None:
-        raise ValueError(f"{path} has no two sub-folders of images to take classes from.")
+        raise ValueError(
+            f"{path} has no two sub-folders of images to take classes from: give a folder with a folder a class in it, or "
+            "with train and test that have those."
+        )
     broken = BrokenFiles(len(files), "skip", max_broken, "broken_images.log")
 
     def read(number: int) -> np.ndarray | None:

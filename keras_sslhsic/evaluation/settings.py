@@ -51,6 +51,13 @@ def text(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a text, found {value!r}.")
 
 
+def share(name: str, value: Any) -> None:
+    """Raises ValueError unless `value` is in (0, 1)."""
+    checks.number(name, value, above=True)
+    if value >= 1:
+        raise ValueError(f"{name} must be below 1, found {value:g}.")
+
+
 natural = partial(checks.integer, least=1)
 positive = partial(checks.number, above=True)
 

@@ -42,7 +42,7 @@ def build_model(config: ConfigDict, steps_per_epoch: int, machines: tf.distribut
         )
         model.compile(
             build_optimizer(config, steps_per_epoch, model.online_variables),
-            loss=losses.get(config.loss) if "loss" in config else None,
+            loss=losses.get(config.loss) if config.get("loss") else None,
             steps_per_execution=config.steps_per_execution,
         )
     return model

@@ -17,6 +17,7 @@ from keras_sslhsic.evaluation import PROTOCOLS, Result, results
 from keras_sslhsic.evaluation.compare import compare, raw_pixels
 from keras_sslhsic.evaluation.extraction import AnyEncoder
 from keras_sslhsic.evaluation.images import Labelled
+from keras_sslhsic.evaluation.loading import FOR_FEATURES
 from keras_sslhsic.evaluation.probes import Evaluate
 from keras_sslhsic.evaluation.settings import checked
 from keras_sslhsic.files import display
@@ -45,8 +46,9 @@ def groups_of(config: ConfigDict) -> list[Group]:
     """The evaluations that a config names, with their images.
 
     `config.evals` is {label: {"protocol": a key of PROTOCOLS, "data": name of the images, "every": epochs, **settings}}, where
-    the protocol may be the label itself, and the images those of the run, if they are the bundled ones. Images of other
-    names have the size of the views, and lie where the run's own do, where the settings say nothing else.
+    the protocol may be the label itself, and the images those of the run, if they are the bundled ones, a data set with a split
+    "test", or a folder of classes, a fifth of which is held out then (not from the training, which sees no labels). Images of
+    other names have the size of the views, and lie where the run's own do, where the settings say nothing else.
 
     Args:
         config: of a run.
@@ -88,12 +90,19 @@ def _add(groups: dict[Any, Group], label: str, settings: dict[str, Any], config:
 
 
 def _own_images(config: ConfigDict) -> Group:
-    """The labelled images of a run, of which it trains on "train"."""
-    if config.data.source != "bundled":
-        raise ValueError('no images are held back of those that the run trains on: name some as its "data".')
-    holdout = config.data.get("holdout", 0.0)
-    name = f"bundled, {holdout:g} of train held out" if holdout else "bundled"
-    return Group(name, dict(zip(("train", "test"), bundled_splits(holdout), strict=True)))
+    """The labelled images of a run, of which it trains on "train"; a folder's are split here, and trained on as a whole."""
+    data, policy = config.data, views.get(config.views)
+    if data.source == "bundled":
+        holdout = data.get("holdout", 0.0)
+        name = f"bundled, {holdout:g} of train held out" if holdout else "bundled"
+        return Group(name, dict(zip(("train", "test"), bundled_splits(holdout), strict=True)))
+    where: dict[str, Any] = {"channels": len(policy.mean), "image_size": policy.size}
+    if data.source == "folder":
+        return Group(str(data.path), FOR_FEATURES.load(str(data.path), **where))
+    if data.source == "tfds":
+        where |= {"train_split": data.get("split", "train"), "data_dir": data.get("data_dir")}
+        return Group(data.name, FOR_FEATURES.load(data.name, **where))
+    raise ValueError('no images are held back of those that the run trains on: name some as its "data".')
 
 
 def callbacks(groups: Iterable[Group]) -> list[keras.callbacks.Callback]:

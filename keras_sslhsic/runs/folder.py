@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from keras_sslhsic import pictures, views
+from keras_sslhsic import pictures
 from keras_sslhsic.files import display, is_leftover, read_json, read_regular, write_text
 from keras_sslhsic.runs import config as configs
 
@@ -23,6 +23,7 @@ RESULTS = "results.jsonl"
 ENCODER, MODEL, WEIGHTS = "encoder.keras", "model.keras", "encoder.weights.h5"
 INITIAL = "initial_encoder.keras"
 VIEWS, CURVES, FEATURES = pictures.VIEWS, pictures.CURVES, pictures.FEATURES
+NEIGHBOURS = pictures.NEIGHBOURS
 BROKEN = "broken_images.log"
 CHECKPOINTS, LOGS = "checkpoints", "logs"
 
@@ -46,8 +47,8 @@ def check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
         if os.path.lexists(folder) and not folder.is_dir():
             raise ValueError(f"{display(folder)} is no folder: remove it, or give another --workdir.")
     if (workdir / CONFIG).exists():
-        flat = _flat(json.loads(json.dumps(configs.completed(config).to_dict())))
-        other = _flat(_read_config(workdir))
+        flat = configs.flatten(ConfigDict(json.loads(json.dumps(configs.completed(config).to_dict()))))
+        other = configs.flatten(ConfigDict(json.loads(json.dumps(_read_config(workdir)))))
         differing = sorted(key for key in flat.keys() | other.keys() if flat.get(key) != other.get(key))
         if differing:
             raise ValueError(
@@ -72,13 +73,6 @@ def check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
         )
 
 
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    if "views" in config:
-        # As they are made: a run that an earlier version began lacks the fields that came since.
-        config = {**config, "views": views.get(config["views"]).to_dict()}
-    return configs.flatten(ConfigDict(config))
-
-
 def load_config(workdir: str | os.PathLike) -> ConfigDict:
     """The config of a run folder.
 
@@ -97,10 +91,9 @@ def _read_config(workdir: Path) -> dict[str, Any]:
     config = read_json(workdir / CONFIG)
     with described_by(workdir):
         try:
-            views.get(config.get("views"))
-        except (ValueError, OverflowError) as error:
-            raise TypeError(f"views: {error}") from error
-        return configs.completed(ConfigDict(config)).to_dict()
+            return configs.completed(ConfigDict(config)).to_dict()
+        except ValueError as error:
+            raise TypeError(error) from error
 
 
 @contextlib.contextmanager

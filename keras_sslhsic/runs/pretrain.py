@@ -12,15 +12,16 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from keras_sslhsic import checks, pictures, plots, views
+from keras_sslhsic import pictures, plots, views
+from keras_sslhsic.data.images import Images
 from keras_sslhsic.data.sources import bundled_splits, source
 from keras_sslhsic.evaluation import extract_features
 from keras_sslhsic.files import display, write_json
 from keras_sslhsic.lock import held
 from keras_sslhsic.runs import config as configs
-from keras_sslhsic.runs import folder
+from keras_sslhsic.runs import defaults, folder
 from keras_sslhsic.runs.build import build_model
-from keras_sslhsic.runs.evaluate import callbacks, evaluate_run, groups_of
+from keras_sslhsic.runs.evaluate import callbacks, encoders_of, evaluate_run, groups_of
 from keras_sslhsic.training import inputs
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
 from keras_sslhsic.training.checkpoint import Checkpoint
@@ -58,8 +59,10 @@ def run(config: ConfigDict, workdir: str | os.PathLike, resume: bool = False) ->
         lock.InUseError: if another process works in the folder.
     """
     started = time.monotonic()
-    checks.integer("epochs", config.epochs, 1)
+    going_on = resume and (Path(workdir) / folder.CONFIG).exists()
+    config = defaults.suited(config, folder.load_config(workdir) if going_on else None)
     config = configs.completed(config)
+    configs.check(config)
     # Several workers find each other before TensorFlow's first operation.
     machines = strategy(config.strategy)
     shared, workdir = Path(workdir), folder.own_folder(Path(workdir), machines)
@@ -126,6 +129,8 @@ def _pretrain(
         _, (test, labels) = bundled_splits(config.data.get("holdout", 0.0))
         features = extract_features(encoder, test)
         plots.feature_map(features, labels, images.class_names, workdir / folder.FEATURES)
+    elif images.class_names is None:
+        _draw_neighbours(images, model.policy.size, workdir)
     seconds = float(np.nansum(history.get("seconds", 0.0))) + time.monotonic() - records.since
     summary = {
         "name": config.name,
@@ -139,6 +144,17 @@ def _pretrain(
     }
     write_json(workdir / folder.SUMMARY, summary)
     return summary
+
+
+def _draw_neighbours(images: Images, size: int, workdir: Path) -> None:
+    """A picture of the nearest neighbours among some images, by the encoder of a run and the one that it started from."""
+    sample = images.sample(256)
+    side = min(size, *sample.shape[1:3])
+    shrunk = np.rint(tf.image.resize(sample, (side, side), antialias=True)).clip(0, 255).astype(np.uint8)
+    encoders = {name: encoder for name, encoder in encoders_of(workdir).items() if name != "raw pixels"}
+    names = dict(zip(encoders, ("pretrained", "untrained"), strict=True))
+    features = {names[name]: extract_features(encoder, shrunk) for name, encoder in encoders.items()}
+    plots.neighbours(shrunk, features, workdir / folder.NEIGHBOURS)
 
 
 def _last(values: Sequence[float]) -> float:

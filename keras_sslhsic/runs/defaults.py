@@ -1,0 +1,211 @@
+"""What suits images of one's own: views, network, batch, loss and learning rate by their number, size and channels.
+
+What `keras-sslhsic pretrain --data` trains with, and any config that says neither views nor an encoder. The choices lean on
+the default run, configs/fashion_small.py, whose search docs/reproduction.md has; nothing here was measured on your images.
+"""
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from keras_sslhsic import views
+from keras_sslhsic.data.folder import list_images
+from keras_sslhsic.data.images import Images, spread
+from keras_sslhsic.data.sources import SOURCES
+from keras_sslhsic.data.tfds import prepared_builder
+from keras_sslhsic.hsic.ratio import largest_ratio
+from keras_sslhsic.runs import schema
+
+LOOKED_AT = 64  # images, for their size, mean and standard deviation
+SIDE = 96  # of views of large images: objects can be told, and a step takes a fifth of that of 224 pixels
+SMALL = 64  # up to this side images are seen at their own size
+STEPS = 1500  # of the default run; fewer epochs for more images, within 20 and 100
+CACHED = 2**29  # bytes of decoded images that are kept in memory
+
+Say = Callable[[str], None]
+
+
+class Found(NamedTuple):
+    """What was seen of the images.
+
+    Attributes:
+        number: of images.
+        side: median of their short sides, as they are stored; None if that is not known.
+        channels: 1 for gray images, else 3.
+    """
+
+    number: int
+    side: int | None
+    channels: int
+
+
+def suited(config: ConfigDict, before: ConfigDict | None = None, say: Say = print) -> ConfigDict:
+    """Fills in what a config leaves out, if it says neither views (but perhaps their size) nor an encoder.
+
+    Args:
+        config: of a run.
+        before: the config of the run that is gone on with, whose choices stay.
+        say: is given a line for each choice and its reason.
+
+    Raises:
+        ValueError: for images that cannot be trained on.
+        OSError: for images that there are not.
+    """
+    given = config.to_dict()
+    said = given.get("views", {})
+    size = said["size"] if isinstance(said, dict) and [*said] == ["size"] else None
+    if "encoder" in given or (said != {} and size is None):
+        return config
+    if before is not None:
+        parts = {name: before[name].to_dict() | given.get(name, {}) for name in ("data", "views")}
+        return ConfigDict(before.to_dict() | given | parts)
+    given.pop("views", None)
+    data, method = {**given.get("data", {})}, given.get("method", "ssl_hsic")
+    source = data.pop("source", "folder" if "path" in data else "tfds" if "name" in data else "bundled")
+    found = _look(source, data)
+    chosen, why = _choose(found, size or min(found.side or SIDE, SIDE), method, given)
+    takes = schema.source_fields(source)
+    read = {name: value for name, value in chosen.pop("data").items() if name in takes}
+    given["data"] = {"source": source, **read, **data}
+    images = SOURCES[source](**_arguments(given["data"]), batch_size=1, seed=0)
+    chosen["views"] |= _statistics(images)
+    if images.class_names:
+        chosen["model"]["num_classes"], chosen["evals"] = len(images.class_names), {"knn": {}}
+    takes = schema.method_fields(method)
+    chosen["model"] = {name: value for name, value in chosen["model"].items() if name in takes}
+    say(_described(found, images.class_names))
+    for name, reason in why.items():
+        if name not in given:
+            say(f"  {name}: {reason}")
+    return ConfigDict(chosen | given)
+
+
+def of_data(data: str) -> ConfigDict:
+    """The config that says no more than which images: those of a folder, or of a data set of TensorFlow Datasets."""
+    folder = Path(data)
+    if not folder.is_dir():
+        return ConfigDict({"data": {"name": data}})
+    if (folder / "train").is_dir() and (folder / "test").is_dir():  # as evaluations read it
+        return ConfigDict({"data": {"path": str(folder / "train")}, "evals": {"knn": {"data": data}}})
+    return ConfigDict({"data": {"path": data}})
+
+
+def _arguments(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name not in ("source", "host_crops", "cache")}
+
+
+def _look(source: str, data: dict[str, Any]) -> Found:
+    """The number, size and channels of images, of a few of them."""
+    if source == "folder":
+        files = list_images(data["path"])
+        sides, modes = zip(*map(_header, np.array(files)[spread(len(files), LOOKED_AT)]), strict=True)
+        known = [side for side in sides if side]
+        gray = {mode[:1] for mode in modes if mode} in ({"L"}, {"I"}, {"1"})
+        return Found(len(files), int(np.median(known)) if known else None, 1 if gray else 3)
+    if source == "tfds":
+        info = prepared_builder(data["name"], data.get("data_dir")).info
+        height, width, channels = info.features[data.get("image_key", "image")].shape
+        number = info.splits[data.get("split", "train")].num_examples
+        return Found(number, height and width and min(height, width), 1 if channels == 1 else 3)
+    images = SOURCES[source](**_arguments(data), batch_size=1, seed=0)
+    sample = images.sample(1)
+    return Found(images.num_examples, min(sample.shape[1:3]), sample.shape[-1])
+
+
+def _header(file: str) -> tuple[int | None, str]:
+    """(short side, mode) of an image file, without decoding it; (None, "") of one that cannot be read."""
+    from PIL import Image
+
+    with contextlib.suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(file) as image:
+            return min(image.size), image.mode
+    return None, ""
+
+
+def _choose(
+    found: Found, size: int, method: str, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The choices, and the reasons for them."""
+    own_size = found.side is not None and size >= found.side
+    read = size if own_size else round(size * 8 / 7)
+    batch = 2 ** int(np.log2(np.clip(found.number / 4, 2, 256 if found.number >= 100_000 else 128)))
+    batch = given.get("batch_size", batch)
+    steps = max(found.number // batch, 1)
+    epochs = given.get("epochs", int(np.clip(round(STEPS / steps), 20, 100)))
+    network = (
+        {"name": "r50_1x"}
+        if found.number >= 100_000 and size > SMALL
+        else {"name": "r18_1x", "width": 1.0 if found.number >= 20_000 else 0.5}
+    )
+    keeps = read**2 * found.channels * found.number <= CACHED
+    policy = _views(size, found.channels)
+    chosen = {
+        "batch_size": batch,
+        "epochs": epochs,
+        "views": policy.to_dict(),
+        "data": {"image_size": read, "channels": found.channels, "cache": "decoded" if keeps else None},
+        "encoder": {**network, "stem": "imagenet", "input_shape": (None, None, found.channels)},
+        "model": {
+            "projector_hidden": 1024,
+            "projection_dim": 256,
+            "weight_ema": 0.99 if epochs * steps <= 10_000 else 0.999,
+        },
+        "optimizer": {
+            "name": "adamw",
+            "learning_rate": 8e-3,
+            "weight_decay": 0.0,
+            "warmup_epochs": max(1, epochs // 20),
+        },
+    }
+    why = {
+        "views": f"{size} pixels"
+        + (", the size of the images" if own_size else f", cut from images read at {read}")
+        + (", without changes of colour" if found.channels != 3 else ""),
+        "encoder": f"{network['name']} of width {network.get('width', 1.0):g}, for {found.number:,} images",
+        "batch_size": f"{batch}, so that an epoch has {steps:,} steps",
+        "epochs": f"{epochs}, {epochs * steps:,} steps in all; more of them are better",
+        "optimizer": f"adamw, learning rate {8e-3 * batch / 256:g}, the default run's 0.008 for 256 images times {batch}/256",
+    }
+    if schema.loss_of(method) == "ssl_hsic":
+        # The ratio that gamma is held against grows with the batch; a third of its bound is what the paper's 3 is at 128.
+        gamma = round(min(3.0, largest_ratio(batch, 2 * policy.num_views) / 3), 2)
+        chosen["loss"] = {"name": "ssl_hsic", "gamma": gamma}
+        why["loss"] = f"gamma {gamma:g}" + (
+            ", the paper's" if gamma == 3 else f", small as batches of {batch} are"
+        )
+    return chosen, why
+
+
+def _views(size: int, channels: int) -> views.ViewPolicy:
+    """BYOL's views; small images are cut less and not blurred, and colours are changed where there are colours."""
+    policy = views.byol(size) if size > SMALL else views.small_image(size)
+    if channels == 3:
+        return policy
+    jitter = dataclasses.replace(policy.jitter, saturation=0.0, hue=0.0)
+    mean, std = (0.5,) * channels, (0.25,) * channels
+    return dataclasses.replace(policy, jitter=jitter, grayscale=0.0, mean=mean, std=std)
+
+
+def _statistics(images: Images) -> dict[str, tuple[float, ...]]:
+    """The mean and standard deviation of some images, a number a channel."""
+    pixels = images.sample(LOOKED_AT) / 255.0
+    mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
+    # Images of one colour have no deviation to divide by.
+    return {
+        "mean": tuple(np.round(mean, 3).tolist()),
+        "std": tuple(np.round(np.maximum(std, 0.05), 3).tolist()),
+    }
+
+
+def _described(found: Found, class_names: Sequence[str] | None) -> str:
+    side = f"of about {found.side} pixels" if found.side else "of sizes that are not known"
+    classes = f"{len(class_names)} classes" if class_names else "no classes"
+    colours = {1: "gray", 3: "in colour"}.get(found.channels, f"of {found.channels} channels")
+    return f"{found.number:,} images {side}, {colours}, {classes}. What the config leaves out is chosen for them:"
