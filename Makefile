@@ -31,7 +31,7 @@ test-slow: .venv/installed
 
 # As other processors round, which is not part of the continuous integration. With oneDNN held to AVX2, TensorFlow still
 # asks it for the half precision that the processor has, and aborts.
-NUMERICAL := -m "not slow" -n 2 tests/hsic tests/test_losses.py tests/views tests/encoders tests/training tests/evaluation
+NUMERICAL := -m "not slow" -n 2 tests/hsic tests/losses tests/methods tests/views tests/encoders tests/training tests/evaluation
 test-settings: .venv/installed
 	TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/pytest $(NUMERICAL)
 	ONEDNN_MAX_CPU_ISA=AVX2 XLA_FLAGS=--xla_cpu_max_isa=AVX2 OPENBLAS_CORETYPE=Haswell \
