@@ -89,19 +89,22 @@ class LeJEPALoss(Objective):
         return {"loss": loss, "prediction": prediction, "sigreg": sigreg}
 
     def frequencies(self, size: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The frequencies w [F, size] of a step and their weights v [F], float32. A subclass may fix them."""
+        """The frequencies w [F, size] of a step and their weights v [F], float32."""
         if self.sketch == "imq":
             kernel = kernels.InverseMultiquadric(math.sqrt(2.0 * size))
             frequencies = kernel.frequencies(size).sample(self.num_slices, seed=seed)
             return frequencies, tf.fill([self.num_slices], 1.0 / self.num_slices)
-        directions = unit_norm(sampling.normal([self.num_slices, size], seed))
         # The distance is even in t, and 0 at t = 0.
         half = (self.knots - 1) // 2
         points = tf.range(1, half + 1, dtype=tf.float32) * (self.limit / half)
         lengths = tf.concat([tf.fill([half - 1], 2.0), [1.0]], axis=0) * (self.limit / half)
         weights = lengths * tf.exp(-0.5 * tf.square(points)) / self.num_slices
-        frequencies = points[:, None, None] * directions
+        frequencies = points[:, None, None] * self.draw_directions(size, seed)
         return tf.reshape(frequencies, [-1, size]), tf.repeat(weights, self.num_slices)
+
+    def draw_directions(self, size: int, seed: tf.Tensor) -> tf.Tensor:
+        """Random unit vectors float32 [num_slices, size]. A subclass that overrides this fixes them."""
+        return unit_norm(sampling.normal([self.num_slices, size], seed))
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of `__init__`."""
