@@ -4,6 +4,7 @@
 # make test-settings run the numerical tests without oneDNN, with AVX2 alone, and on one thread
 # make test-beam   run those that need Apache Beam, whose Pillow is older, in an environment of their own
 # make test-addons compare with TensorFlow Addons, whose TensorFlow is older, in an environment of its own
+# make test-peers  compare losses with lightly's, whose PyTorch is no part of the others, in an environment of its own
 # make lint        ruff and mypy
 # make lock        resolve requirements.lock again
 # make docs        build the documentation into site/
@@ -31,7 +32,7 @@ test-slow: .venv/installed
 
 # As other processors round, which is not part of the continuous integration. With oneDNN held to AVX2, TensorFlow still
 # asks it for the half precision that the processor has, and aborts.
-NUMERICAL := -m "not slow" -n 2 tests/hsic tests/test_losses.py tests/views tests/encoders tests/training tests/evaluation
+NUMERICAL := -m "not slow" -n 2 tests/hsic tests/losses tests/methods tests/views tests/encoders tests/training tests/evaluation
 test-settings: .venv/installed
 	TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/pytest $(NUMERICAL)
 	ONEDNN_MAX_CPU_ISA=AVX2 XLA_FLAGS=--xla_cpu_max_isa=AVX2 OPENBLAS_CORETYPE=Haswell \
@@ -44,6 +45,10 @@ test-beam: .venv/installed .venv-beam/installed
 .PHONY: test-addons
 test-addons: .venv/installed .venv-addons/expected.npz
 	ADDONS_EXPECTED=.venv-addons/expected.npz $(BIN)/pytest tests/addons
+
+.PHONY: test-peers
+test-peers: .venv/installed .venv-peers/expected.npz
+	PEERS_EXPECTED=.venv-peers/expected.npz $(BIN)/pytest tests/peers
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -82,12 +87,22 @@ lint: .venv/installed
 	  tensorflow-addons==0.23.0 tensorflow-cpu==2.15.1 keras==2.15.0 'numpy<2'
 	@touch $@
 
+.venv-peers/expected.npz: .venv-peers/installed tools/peers_expected.py
+	.venv-peers/bin/python -W ignore tools/peers_expected.py $@
+
+# Of what lightly asks for, its losses need PyTorch and NumPy alone; of PyTorch, the build for a CPU is enough.
+.venv-peers/installed: .venv/requirements
+	$(PYTHON) -m venv --clear .venv-peers
+	.venv-peers/bin/pip install --quiet --progress-bar off torch==2.13.0 numpy==2.2.6
+	.venv-peers/bin/pip install --quiet --progress-bar off --no-deps lightly==1.6.0
+	@touch $@
+
 lock:
 	uv pip compile --universal --python-version 3.10 --extra dev --extra onnx --no-header --no-annotate --no-emit-index-url \
 	  --no-emit-find-links setup.py -o requirements.lock
 
 clean:
-	rm -rf .venv .venv-docs .venv-beam .venv-addons .venv-tpu build dist keras_sslhsic.egg-info runs site
+	rm -rf .venv .venv-docs .venv-beam .venv-addons .venv-peers .venv-tpu build dist keras_sslhsic.egg-info runs site
 
 .PHONY: tpu-check
 tpu-check: .venv-tpu/installed

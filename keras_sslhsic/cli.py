@@ -1,4 +1,7 @@
-"""The command line: keras-sslhsic pretrain | config | evaluate | report | extract | export | convert | inspect | models."""
+"""The command line.
+
+keras-sslhsic pretrain | config | evaluate | report | extract | export | convert | inspect | models | methods
+"""
 
 import argparse
 import os
@@ -179,6 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     _memory(inspect)
 
     _command(commands, "models", _models, "list the pretrained encoders")
+    _command(commands, "methods", _methods, "list what an encoder can be trained with")
     return parser
 
 
@@ -465,6 +469,13 @@ def _models(options: argparse.Namespace) -> None:
     from keras_sslhsic.zoo import registry
 
     print(registry.format_table())
+
+
+def _methods(options: argparse.Namespace) -> None:
+    from keras_sslhsic.methods import METHODS
+
+    for name, method in METHODS.items():
+        print(f"{name:<14}{(method.__doc__ or '').partition(chr(10))[0]} {method.reference}")
 
 
 def _load(name: str) -> Any:

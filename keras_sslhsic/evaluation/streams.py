@@ -217,7 +217,7 @@ def select(
     elif several and not isinstance(train, Split):
         raise ValueError("A dataset of training batches needs a validation set of its own to choose on.")
     elif several:
-        number = min(10_000, len(train) // 5) if validation is None else validation
+        number = min(10_000, len(train) // 5) if validation is None else int(validation)
         try:
             rows, held_out = hold_out(train.labels, number, seed)
         except ValueError as error:

@@ -44,6 +44,11 @@ def all_gather(x: tf.Tensor) -> tf.Tensor:
     return tf.distribute.get_replica_context().all_gather(x, axis=0)
 
 
+def mean_of_sums(x: tf.Tensor, count: tf.Tensor | int) -> tf.Tensor:
+    """Divides the sum over the replicas of their sums `x` by that of their counts, which are equal."""
+    return all_sum(x) / tf.cast(num_replicas() * count, x.dtype)
+
+
 def own_rows(x: tf.Tensor) -> tf.Tensor:
     """Returns this replica's part [n] of a vector [R n] that `all_gather` would make."""
     if num_replicas() == 1:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import keras
 import tensorflow as tf
 
+from keras_sslhsic.hsic import replicas
 from keras_sslhsic.hsic.checks import check_views
 from keras_sslhsic.registries import Registry
 
@@ -189,6 +190,49 @@ def unit_views(hiddens: Hiddens) -> tf.Tensor:
     z = tf.concat([tf.cast(h, tf.float32) for h in hiddens if h is not None], axis=1)
     check_views(z)
     return unit_norm(z)
+
+
+def pairs(online: int, target: int) -> tf.Tensor:
+    """1 / (their number) for each pair of different views, 0 for a view with itself: float32 [M, M'].
+
+    Args:
+        online: number M of views.
+        target: number M' of views; they are the first of the M.
+
+    Raises:
+        ValueError: if there is no pair.
+    """
+    count = target * (online - 1)
+    if online < 2 or not 1 <= target <= online:
+        raise ValueError(
+            f"Expected M >= 2 views of each image and from 1 to M of the target, found M = {online} and {target}."
+        )
+    return (1.0 - tf.eye(online, target)) / count
+
+
+def mean_cosine(hiddens: Hiddens) -> tf.Tensor:
+    """The cosine between an online output and the target's for another view, its mean over pairs and images, float32 [].
+
+    Raises:
+        ValueError: without a target, or for a single view.
+    """
+    online, target = unit_norm(tf.cast(hiddens.online, tf.float32)), unit_norm(of_target(hiddens))
+    cosines = tf.einsum("bpq,blq->pl", online, target)
+    total = tf.reduce_sum(cosines * pairs(online.shape[1], target.shape[1]))
+    return replicas.mean_of_sums(total, tf.shape(online)[0])
+
+
+def of_target(hiddens: Hiddens) -> tf.Tensor:
+    """The target's outputs, float32 [B, M', Q], under stop-gradient.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    if hiddens.target is None:
+        raise ValueError(
+            "Expected the outputs of a target, found none: a model with a target or a predictor has them."
+        )
+    return tf.stop_gradient(tf.cast(hiddens.target, tf.float32))
 
 
 def identities(y_true: tf.Tensor) -> tf.Tensor:

@@ -68,9 +68,14 @@ class InfoNCELoss(Objective):
         logits = tf.matmul(rows, every, transpose_b=True) / self.temperature
         same = labels[:, None] == every_label
         index = tf.range(tf.shape(every)[0])
-        positive = tf.cast(same & (replicas.own_rows(index)[:, None] != index), tf.float32)
-        # Finite, so that an image without negatives has loss and gradient 0.
-        negatives = tf.reduce_logsumexp(tf.where(same, -1e9, logits), axis=1, keepdims=True)
-        losses = positive * tf.nn.softplus(negatives - logits)
+        itself = replicas.own_rows(index)[:, None] == index
+        positive = tf.cast(same & ~itself, tf.float32)
+        losses = positive * self._pairwise(logits, same, itself)
         loss, pairs = tf.unstack(replicas.all_sum(tf.stack([tf.reduce_sum(losses), tf.reduce_sum(positive)])))
         return tf.math.divide_no_nan(loss, pairs)
+
+    def _pairwise(self, logits: tf.Tensor, same: tf.Tensor, itself: tf.Tensor) -> tf.Tensor:
+        """The loss [n, N] of each pair, as if it were positive; `same` says which are of one image."""
+        # Finite, so that an image without negatives has loss and gradient 0.
+        negatives = tf.reduce_logsumexp(tf.where(same, -1e9, logits), axis=1, keepdims=True)
+        return tf.nn.softplus(negatives - logits)

@@ -27,67 +27,84 @@ class Method(Trainer):
         yes     no          projections with the target's projections                            MoCo
         yes     yes         predictions with the target's projections                            BYOL, SSL-HSIC
 
-    A method is a subclass with a `default_loss`, which also says what is on by default:
+    A method is a subclass with a `default_loss`, which also says what is on by default. What else its authors chose stands in
+    its `default_head`, `target_ema` and `target_ema_rises`; arguments come before them.
 
         @methods.register("mine")
         class Mine(methods.Method):
+            '''What it does, in a line.'''
+
+            reference = "Who 2021, arXiv:2101.00000"
             default_loss = MyLoss
 
     Args:
         encoder: keras.Model from normalised float images [B, S, S, C] to features [B, F]; or an encoder of
             `load_pretrained`, to train on.
-        projector_hidden: hidden size of projector and predictor.
-        projection_dim: Q, the size of the outputs that the loss sees.
+        projector_hidden: hidden size of projector and predictor; None as the method has it.
+        projection_dim: Q, the size of the outputs that the loss sees; None as the method has it.
         target: whether to train with a target network; None as the loss needs it.
         views: as in `Trainer`.
         num_classes: classes of the online linear classifier, which is trained on stopped gradients when batches hold
             labels, for watching only. None: no classifier.
-        batch_norm_output: normalise the outputs of projector and predictor over the batch.
+        batch_norm_output: normalise the outputs of projector and predictor over the batch; None as the method has it.
         weight_ema: decay of the evaluation weights' moving average, in [0, 1); None keeps none.
             `callbacks.WeightEMA` sets it too.
         seed: any integer.
         predictor: whether a predictor follows the projector; None as the loss needs it.
         **kwargs: of `keras.Model`.
 
+    Attributes:
+        reference: who described the method, and where.
+        default_head: the projector of the method's authors.
+        target_ema: the decay of the target's average at the first update.
+        target_ema_rises: whether the decay then rises to 1 on a cosine; else it stays.
+
     Raises:
         ValueError: for values outside of these ranges, or of another type.
     """
 
     latest = ("learning_rate", "tau")
+    reference = ""
+    default_head = heads.Head()
+    target_ema = 0.99
+    target_ema_rises = True
 
     def __init__(
         self,
         encoder: keras.Model,
-        projector_hidden: int = 4096,
-        projection_dim: int = 256,
+        projector_hidden: int | None = None,
+        projection_dim: int | None = None,
         target: bool | None = None,
         views: Any = "byol",
         num_classes: int | None = None,
-        batch_norm_output: bool = False,
+        batch_norm_output: bool | None = None,
         weight_ema: float | None = None,
         seed: int = 0,
         predictor: bool | None = None,
         **kwargs: Any,
     ):
-        checks.integer("projector_hidden", projector_hidden, 1)
-        checks.integer("projection_dim", projection_dim, 1)
-        checks.flag("target", target, optional=True)
-        checks.flag("predictor", predictor, optional=True)
-        checks.flag("batch_norm_output", batch_norm_output)
-        super().__init__(encoder, views, seed, **kwargs)
-        encoder = self.encoder
-        self.projector_hidden = int(projector_hidden)
-        self.projection_dim = int(projection_dim)
-        self.batch_norm_output = batch_norm_output
-        self.target = bool(self.default_loss.needs_target if target is None else target)
-        predicts = bool(self.default_loss.needs_predictor if predictor is None else predictor)
-        head: dict[str, Any] = {
-            "hidden": self.projector_hidden,
-            "output": self.projection_dim,
+        given: dict[str, Any] = {
+            "hidden": projector_hidden,
+            "output": projection_dim,
             "batch_norm_output": batch_norm_output,
         }
-        self.projector = heads.projector(encoder.output_shape[-1], **head)
-        self.predictor = heads.predictor(self.projection_dim, **head) if predicts else None
+        head = self.default_head._replace(**{k: v for k, v in given.items() if v is not None})
+        checks.integer("projector_hidden", head.hidden, 1)
+        checks.integer("projection_dim", head.output, 1)
+        checks.flag("target", target, optional=True)
+        checks.flag("predictor", predictor, optional=True)
+        checks.flag("batch_norm_output", batch_norm_output, optional=True)
+        super().__init__(encoder, views, seed, **kwargs)
+        encoder = self.encoder
+        self.projector_hidden = int(head.hidden)
+        self.projection_dim = int(head.output)
+        self.batch_norm_output = head.batch_norm_output
+        self.target = bool(self.default_loss.needs_target if target is None else target)
+        predicts = bool(self.default_loss.needs_predictor if predictor is None else predictor)
+        self.projector = heads.build_head(encoder.output_shape[-1], head, "projector")
+        self.predictor = (
+            heads.build_head(head.output, self.predictor_head(head), "predictor") if predicts else None
+        )
         # Made in this order, a seed gives the first weights that it always gave.
         self.add_classifier(num_classes)
         self.target_encoder: Any = None
@@ -98,13 +115,17 @@ class Method(Trainer):
             for network in (self.target_encoder, self.target_projector):
                 compat.freeze_but_keep_batch_statistics(network)
             small_maps.multiply_on_small_maps(self.target_encoder)
-        self.target_decay = TargetDecay()
+        self.target_decay = TargetDecay(self.target_ema)
         # The step that the decay counts from: `callbacks.TargetEMA` sets it in every `fit`, so no file needs it.
         self.target_begin = tf.Variable(
             0, False, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
         )
         if weight_ema is not None:
             self.keep_weight_ema(weight_ema)
+
+    def predictor_head(self, head: heads.Head) -> heads.Head:
+        """What the predictor is made of, where the projector is made of `head`."""
+        return head
 
     def default_callbacks(self) -> list[keras.callbacks.Callback]:
         """Those of the trainer, and the schedule of the target."""

@@ -49,6 +49,7 @@ class SSLHSIC(Method):
         >>> model.compile(keras_sslhsic.LARS(0.4))
     """
 
+    reference = "Li et al. 2021, arXiv:2106.08320"
     default_loss = losses.SSLHSICLoss
 
     def __init__(

@@ -20,15 +20,17 @@ class TargetEMA(keras.callbacks.Callback):
     schedule, tau = 1 - (1 - base) (cos(pi t / T) + 1) / 2 at the update t of T. Updates of the weights count, not the steps
     in which an optimizer only accumulates gradients.
 
+    Of a method whose decay does not rise (MoCo's), tau stays at `base`.
+
     Args:
-        base: tau at the first update, in [0, 1].
+        base: tau at the first update, in [0, 1]; None is that of the method.
         total_steps: T. None counts those of one `fit`, from its beginning to its end: the epochs before its `initial_epoch`,
             or before the checkpoint that it goes on from, are trained already, and the next `fit` begins anew. A number
             counts all that the model has made since it was new, over several calls of `fit`, and a warning says when they
             are over. A dataset of unknown length needs a number.
     """
 
-    def __init__(self, base: float = 0.99, total_steps: int | None = None):
+    def __init__(self, base: float | None = None, total_steps: int | None = None):
         super().__init__()
         self.base = base
         self.total_steps = total_steps
@@ -50,7 +52,7 @@ class TargetEMA(keras.callbacks.Callback):
                 "TargetEMA needs a model with a target network, found one without: give it target=True."
             )
         total_steps = self.total_steps
-        if total_steps is None:
+        if total_steps is None and self.model.target_ema_rises:
             epochs, steps = self.params.get("epochs"), self.params.get("steps")
             if not epochs or not steps:
                 raise ValueError(
@@ -58,7 +60,8 @@ class TargetEMA(keras.callbacks.Callback):
                     "TargetEMA(total_steps=...) or fit(..., steps_per_epoch=...)."
                 )
             total_steps = max(epochs * steps // compat.accumulated(self.model.optimizer), 1)
-        decay = TargetDecay(self.base, total_steps)
+        base = self.model.target_ema if self.base is None else self.base
+        decay = TargetDecay(base, total_steps if self.model.target_ema_rises else None)
         if decay.get_config() != self.model.target_decay.get_config():
             self.model.target_decay = decay
             self.model.train_function = None
@@ -73,7 +76,8 @@ class TargetEMA(keras.callbacks.Callback):
             step = self.model.step.numpy()
             self.model.target_begin.assign(0 if self.total_steps else step - epoch * self.params["steps"])
         made = int(self.model.updates)
-        if self.total_steps and not self._warned and made + _coming(self) > self.total_steps:
+        total = self.model.target_decay.total_steps and self.total_steps
+        if total and not self._warned and made + _coming(self) > total:
             self._warned = True
             warnings.warn(
                 f"The schedule of the target network, TargetEMA(total_steps={self.total_steps}), ends after {self.total_steps} "

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_sslhsic import files, lock
-from keras_sslhsic.encoders import ARCHITECTURES, Architecture, Encoder, projector, with_preprocessing
+from keras_sslhsic.encoders import ARCHITECTURES, Architecture, Encoder, Head, build_head, with_preprocessing
 from keras_sslhsic.encoders.resnet import architecture as named_architecture
 from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.zoo import model_files
@@ -246,7 +246,7 @@ class _Pool:
         """Builds the projector or predictor and gives it its weights."""
         hidden = self._shape(f"{name}/linear/w", (inputs, None))[1]
         output = self._shape(f"{name}/linear_1/w", (hidden, None))[1]
-        network = projector(inputs, hidden, output, name=name)
+        network = build_head(inputs, Head(hidden, output), name)
         for layer, module in (("hidden", "linear"), ("hidden_bn", "batch_norm"), ("output", "linear_1")):
             self.fill(network.get_layer(layer), f"{name}/{module}")
         return network

@@ -1,11 +1,10 @@
 import numpy as np
-import pytest
 
-from keras_sslhsic.encoders import predictor, projector
+from keras_sslhsic.encoders import Head, build_head
 
 
 def test_projector_is_linear_bn_relu_linear():
-    head = projector(6, 5, 3)
+    head = build_head(6, Head(5, 3), "head")
     rng = np.random.default_rng(0)
     head.set_weights([rng.uniform(0.5, 1.5, weight.shape) for weight in head.get_weights()])
     weights = {weight.path: np.asarray(weight, np.float64) for weight in head.weights}
@@ -19,7 +18,7 @@ def test_projector_is_linear_bn_relu_linear():
 
 
 def test_output_batch_norm_is_an_option():
-    outputs = projector(6, 5, 3, batch_norm_output=True)(
+    outputs = build_head(6, Head(5, 3, batch_norm_output=True), "head")(
         np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32), training=True
     )
     np.testing.assert_allclose(np.mean(outputs, 0), 0, atol=1e-5)
@@ -28,7 +27,7 @@ def test_output_batch_norm_is_an_option():
 
 def test_training_output_is_that_of_the_released_code(data):
     golden = data("train_tiny.npz")
-    head = projector(8, 32, 16)
+    head = build_head(8, Head(32, 16), "head")
     params = {
         k.removeprefix("online_final/params/projector/"): v
         for k, v in golden.items()
@@ -43,10 +42,9 @@ def test_training_output_is_that_of_the_released_code(data):
     np.testing.assert_allclose(projection, golden["train/projection_view1"], atol=1e-4)
 
 
-@pytest.mark.parametrize(("build", "name"), [(projector, "projector"), (predictor, "predictor")])
-def test_sizes_of_the_paper_are_the_defaults(build, name):
-    head = build(256)
-    assert head.name == name
+def test_sizes_of_the_paper_are_the_defaults():
+    head = build_head(256, Head(), "projector")
+    assert head.name == "projector"
     assert [tuple(w.shape) for w in head.trainable_variables] == [
         (256, 4096),
         (4096,),

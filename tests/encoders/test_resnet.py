@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from numpy.lib.stride_tricks import sliding_window_view
 
-from keras_sslhsic.encoders import ARCHITECTURES, Architecture, build_encoder, heads
+from keras_sslhsic.encoders import ARCHITECTURES, Architecture, Head, build_encoder, build_head
 from keras_sslhsic.encoders.resnet import architecture, resnet
 
 BASIC = Architecture((1, 1, 1, 1), (8, 8, 8, 16), bottleneck=False, stem_channels=8)
@@ -35,7 +35,7 @@ def formula(arch, kernel=7, channels=3):
 
 def test_r50_has_the_parameters_of_the_released_network():
     encoder = build_encoder("r50_1x")
-    networks = [encoder, heads.projector(2048), heads.predictor()]
+    networks = [encoder, build_head(2048, Head(), "projector"), build_head(256, Head(), "predictor")]
     weights = [weight for network in networks for weight in network.trainable_variables]
     shapes = [weight.shape for weight in weights] + [(2048, 1000), (1000,)]  # and the online classifier
     assert count(encoder.trainable_variables) == 23_508_032
@@ -175,7 +175,7 @@ def test_features_are_float32_under_mixed_precision():
     keras.mixed_precision.set_global_policy("mixed_bfloat16")
     try:
         encoder = build_encoder("r18_1x", (16, 16, 3), width=0.0625)
-        head = heads.projector(encoder.output_shape[-1], 8, 4)
+        head = build_head(encoder.output_shape[-1], Head(8, 4), "head")
     finally:
         keras.mixed_precision.set_global_policy("float32")
     features = encoder(np.zeros((2, 16, 16, 3), np.float32))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_sslhsic import LARS, build_encoder
-from keras_sslhsic.encoders import predictor, projector
+from keras_sslhsic.encoders import Head, build_head
 from keras_sslhsic.training.lars import is_adapted
 
 GOLDEN = np.load(Path(__file__).parents[1] / "data" / "lars.npz")
@@ -78,7 +78,12 @@ def test_zero_norms_leave_the_factor_at_one(parameter, gradient):
 def test_excluded_tensors_of_resnet50_with_heads():
     encoder = build_encoder("r50_1x")
     classifier = keras.Sequential([keras.Input((2048,)), keras.layers.Dense(1000)])
-    networks = [encoder, projector(2048), predictor(256), classifier]
+    networks = [
+        encoder,
+        build_head(2048, Head(), "projector"),
+        build_head(256, Head(), "predictor"),
+        classifier,
+    ]
     variables = [v for network in networks for v in network.trainable_variables]
     excluded = [v for v in variables if not is_adapted(v)]
     assert (len(variables), len(excluded)) == (171, 113)

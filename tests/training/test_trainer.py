@@ -650,7 +650,7 @@ def test_unbatched_and_ragged_batches(tiny_model, images):
         ({"seed": "a"}, "seed must be an integer, found 'a'"),
         ({"target": "x"}, "target must be True, False or None, found 'x'"),
         ({"predictor": 1}, "predictor must be True, False or None, found 1"),
-        ({"batch_norm_output": None}, "batch_norm_output must be True or False, found None"),
+        ({"batch_norm_output": 1}, "batch_norm_output must be True, False or None, found 1"),
         ({"weight_ema": 1.0}, r"weight_ema must be None or in \[0, 1\), found 1.0"),
         ({"views": "cubist"}, "Views must be one of"),
     ],

@@ -9,7 +9,7 @@ from keras_sslhsic import losses
 from keras_sslhsic.hsic import kernels
 from keras_sslhsic.losses import Hiddens, InfoNCELoss, SSLHSICLoss, unit_norm
 
-GOLDEN = sorted((Path(__file__).parent / "data").glob("loss_*.npz"))
+GOLDEN = sorted((Path(__file__).parents[1] / "data").glob("loss_*.npz"))
 SEED = tf.constant([1, 2])
 LOSSES = [
     SSLHSICLoss(num_features=32),
