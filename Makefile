@@ -3,6 +3,7 @@
 # make test-slow   run the others
 # make test-settings run the numerical tests without oneDNN, with AVX2 alone, and on one thread
 # make test-beam   run those that need Apache Beam, whose Pillow is older, in an environment of their own
+# make test-oldest run those that depend on versions with the lowest that setup.py allows; make test-colab with Colab's Keras
 # make test-addons compare with TensorFlow Addons, whose TensorFlow is older, in an environment of its own
 # make test-peers  compare losses with lightly's, whose PyTorch is no part of the others, in an environment of its own
 # make lint        ruff and mypy
@@ -76,6 +77,31 @@ lint: .venv/installed
 	.venv-beam/bin/python -m pip install --quiet --progress-bar off apache-beam==2.77.0 'pillow<13'
 	@touch $@
 
+# What depends on versions: files, networks and the training step; but for files that Keras 3.14 and later wrote.
+VERSIONED := -m "not slow" -n 2 tests/encoders tests/losses tests/methods tests/zoo/test_versions.py tests/zoo/test_load.py \
+  tests/zoo/test_save.py tests/training/test_trainer.py tests/training/test_checkpoint.py tests/test_import.py \
+  --deselect tests/encoders/test_base.py::test_files_of_the_version_before_load
+
+.PHONY: test-oldest test-colab
+test-oldest: .venv/installed .venv-oldest/installed
+	PYTHONPATH=. .venv-oldest/bin/python -m pytest $(VERSIONED)
+
+test-colab: .venv/installed .venv-colab/installed
+	PYTHONPATH=. .venv-colab/bin/python -m pytest $(VERSIONED)
+
+.venv-oldest/installed: setup.py tools/oldest.py .venv/installed
+	$(PYTHON) -m venv --clear .venv-oldest
+	$(BIN)/python tools/oldest.py > .venv-oldest/versions.txt
+	.venv-oldest/bin/pip install --quiet --progress-bar off -r .venv-oldest/versions.txt pytest pytest-xdist hypothesis
+	@touch $@
+
+# Python 3.12 is Colab's; another serves where there is none.
+.venv-colab/installed: requirements.lock
+	$(or $(shell python3.12 -c 'print("python3.12")' 2>/dev/null),$(PYTHON)) -m venv --clear .venv-colab
+	grep -v '^keras==' requirements.lock > .venv-colab/versions.txt
+	.venv-colab/bin/pip install --quiet --progress-bar off --no-deps -r .venv-colab/versions.txt keras==3.13.2
+	@touch $@
+
 .venv-addons/expected.npz: .venv-addons/installed tools/addons_expected.py
 	.venv-addons/bin/python -W ignore tools/addons_expected.py $@
 
@@ -102,7 +128,7 @@ lock:
 	  --no-emit-find-links setup.py -o requirements.lock
 
 clean:
-	rm -rf .venv .venv-docs .venv-beam .venv-addons .venv-peers .venv-tpu build dist keras_sslhsic.egg-info runs site
+	rm -rf .venv .venv-docs .venv-beam .venv-addons .venv-peers .venv-oldest .venv-colab .venv-tpu build dist keras_sslhsic.egg-info runs site
 
 .PHONY: tpu-check
 tpu-check: .venv-tpu/installed

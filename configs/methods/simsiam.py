@@ -3,8 +3,8 @@
 Expected:  linear evaluation 68.1 % top-1 (Chen and He 2021, table 4).
 Source:    Chen and He 2021, section 3, for 100 epochs.
 Differs:   the predictor's learning rate falls with that of the others, and SGD has Nesterov's momentum.
-           Its weight decay is apart from the
-           gradient here: 1e-3 shrinks weights as 1e-4 in a gradient with momentum 0.9 does. The views are those of SimCLR.
+           Its weight decay is apart from the gradient here: 1e-3 shrinks weights as 1e-4 in a gradient with momentum 0.9
+           does. The views are those of SimCLR.
 Data:      as in configs/imagenet_r50_1x.py.
 Command:   keras-sslhsic pretrain --config configs/methods/simsiam.py --workdir runs/simsiam
 """

@@ -162,13 +162,11 @@ def network_to_train(model: keras.Model, mean: Sequence[float], std: Sequence[fl
         std: likewise.
 
     Raises:
-        ValueError: for a model that trains an encoder; or an encoder that normalises otherwise.
+        ValueError: for an encoder that normalises otherwise.
 
     Warns:
         UserWarning: for another model that normalises images itself, if they are normalised before.
     """
-    if isinstance(model, TrainsEncoder):
-        raise ValueError(f"The {type(model).__name__} trains an encoder: give the encoder alone, model.encoder.")
     spec = model.spec if isinstance(model, Encoder) else unlabelled.of_with_preprocessing(model)
     advice = "as in dataclasses.replace(keras_sslhsic.views.get(views), mean={}, std={})."
     if spec is None:

@@ -157,7 +157,7 @@ def _first_frame(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         lambda p, left, _: (at(p) == extension) & (left > 0), behind, [start, most, tf.constant(False)]
     )
     width, height = (tf.cast(at(start + i) + 256 * at(start + i + 1), tf.int64) for i in (5, 7))
-    part = tf.reduce_any(content[6:10] != content[start + 5 : start + 9])
+    part = tf.reduce_any([at(6 + i) != at(start + 5 + i) for i in range(4)])
     pixels = tf.where(at(start) == frame, width * height, 0)
     end, left = behind_blocks(start + 10 + palette(at(start + 9)) + 1, left)
     pixels = tf.where(left > 0, pixels, -1)

@@ -91,13 +91,14 @@ class Method(Trainer):
         head = self.default_head._replace(**{k: v for k, v in given.items() if v is not None})
         checks.integer("projector_hidden", head.hidden, 1)
         checks.integer("projection_dim", head.output, 1)
+        head = head._replace(hidden=int(head.hidden), output=int(head.output))
         checks.flag("target", target, optional=True)
         checks.flag("predictor", predictor, optional=True)
         checks.flag("batch_norm_output", batch_norm_output, optional=True)
         super().__init__(encoder, views, seed, **kwargs)
         encoder = self.encoder
-        self.projector_hidden = int(head.hidden)
-        self.projection_dim = int(head.output)
+        self.projector_hidden = head.hidden
+        self.projection_dim = head.output
         self.batch_norm_output = head.batch_norm_output
         self.target = bool(self.default_loss.needs_target if target is None else target)
         predicts = bool(self.default_loss.needs_predictor if predictor is None else predictor)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_sslhsic import compat
 from keras_sslhsic.data.images import unpack
 from keras_sslhsic.encoders import network_to_train, small_maps, with_preprocessing
+from keras_sslhsic.encoders.base import TrainsEncoder
 from keras_sslhsic.training import ema, inputs, streams
 from keras_sslhsic.views import policy
 
@@ -138,6 +139,10 @@ def _check_encoder(encoder: Any) -> None:
     advice = 'make one with keras_sslhsic.build_encoder("r50_1x")'
     if not isinstance(encoder, keras.Model):
         raise ValueError(f"encoder must be a keras.Model, found {encoder!r:.80}: {advice}.")
+    if isinstance(encoder, TrainsEncoder):
+        raise ValueError(
+            f"The {type(encoder).__name__} trains an encoder: give the encoder alone, model.encoder."
+        )
     if (output := compat.output_of(encoder)) is None:
         raise ValueError(
             f"encoder must be a functional or sequential keras.Model that begins with keras.Input((H, W, C)), found the "

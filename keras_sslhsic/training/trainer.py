@@ -247,6 +247,7 @@ class Trainer(EncodingModel):
             results = super().evaluate(
                 x, verbose=verbose, steps=steps, callbacks=callbacks, return_dict=True, **kwargs
             )
+        results = {name: float(value) for name, value in results.items()}  # Keras before 3.14 gives tensors
         return results if return_dict else [results[name] for name in self.metrics_names]
 
     def _to_evaluate(self, x: Any, y: Any, batch_size: int | None, steps: int | None) -> Any:
