@@ -52,6 +52,7 @@ def test_the_package_changes_no_setting_of_tensorflow(imported):
     assert imported[1]["KERAS_BACKEND"] == "tensorflow"
 
 
+@pytest.mark.slow
 def test_the_program_sets_what_training_wants_before_tensorflow_is_imported():
     code = f"""
 import keras_sslhsic_command

@@ -72,6 +72,7 @@ def test_the_first_encoder_is_the_file_of_the_run_where_it_has_one(run):
     assert encoder_hash(encoders["untrained"]) == encoder_hash(twin)
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_without_what_training_needs(run, capsys):
     policy = keras.config.dtype_policy().name
     assert cli.main(["evaluate", "--run", run]) == 0

@@ -75,10 +75,12 @@ def check_dataset(dataset: tf.data.Dataset, shape: Sequence[int | None], endless
     """Checks the shapes of a dataset's images.
 
     Raises:
-        ValueError: as `check_images`; for a dataset without end, unless it may be `endless`.
+        ValueError: as `check_images`; for a dataset without batches, or without end, unless it may be `endless`.
     """
     if not endless and dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise ValueError("The dataset is infinite: take a finite part of it, or build it without repeating.")
+    if dataset.cardinality() == 0:
+        raise ValueError("Expected batches of images, found none: the dataset is empty.")
     check_images(unpack(dataset.element_spec)[0], shape)
 
 

@@ -209,7 +209,7 @@ def _extract(encoder: Any, data: Any, batch_size: int, verbose: bool) -> tuple[n
         if own is not None:
             labels.append(own.numpy())
     if not features:
-        raise ValueError("There are no images.")
+        raise ValueError("Expected batches of images, found none: the dataset is empty.")
     return np.concatenate(features), np.concatenate(labels) if labels else None
 
 

@@ -188,6 +188,7 @@ print("loaded")
 """
 
 
+@pytest.mark.slow
 def test_what_was_loaded_is_saved_as_a_plain_model(encoder, tmp_path):
     images = pixels(3, 16, 16, 1)
     keras_sslhsic.save_pretrained(encoder, tmp_path / "saved")

@@ -25,6 +25,7 @@ def kept(tmp_path_factory):
     return path, encoder(IMAGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "load", [keras_sslhsic.load_pretrained, keras.models.load_model], ids=["encoder", "plain model"]
 )

@@ -121,6 +121,7 @@ def test_a_set_from_files(birds, average):
     assert (result.recipe["image_size"], result.recipe["short_side"]) == (28, 28)
 
 
+@pytest.mark.slow
 def test_fine_tuning_on_a_set_from_files(birds, average):
     swept = recipes((0.3, 1.0), (0.0, 1e-4), steps=30, batch_size=6)
     where = {"training": True, "image_size": 28, "data_dir": birds}

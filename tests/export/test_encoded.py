@@ -134,6 +134,7 @@ def test_encoded_walks_no_more_blocks_of_a_gif_than_its_size_explains(limited, p
         limited(changed)
 
 
+@pytest.mark.slow
 def test_encoded_reads_gifs_of_many_full_blocks(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (400, 400), np.uint8)
     stream = io.BytesIO()

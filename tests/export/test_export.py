@@ -70,6 +70,7 @@ def test_an_animation_is_an_error(encoder, saved_model):
         served(bytes=tf.constant([file.getvalue()]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sides", [(40, 40), (None, 40)])
 def test_encoders_of_a_fixed_size_that_resize(sides, real_images, tmp_path):
     pixels = keras.Input((*sides, 3))
@@ -139,6 +140,7 @@ def test_images_of_any_size_are_resized_as_the_model_does(kind, normalise, real_
     np.testing.assert_allclose(served(bytes=files)["features"], expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_encoded_files_of_every_kind(channels, tmp_path):
     pixels = keras.Input((16, 16, channels))
@@ -179,6 +181,7 @@ def test_encoders_of_other_channels_take_pixels_alone(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_sequential_encoder_is_served(tmp_path):
     layers = keras.layers
     network = [layers.Conv2D(4, 3), layers.BatchNormalization(), layers.GlobalAveragePooling2D()]
@@ -291,6 +294,7 @@ def test_what_lies_in_an_export_is_not_lost(file, encoder, saved_model, tmp_path
     assert (tmp_path / "model" / file).read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_link_stays_one(encoder, saved_model, tmp_path):
     shutil.copytree(saved_model, tmp_path / "1")
     (tmp_path / "current").symlink_to(tmp_path / "1")
@@ -306,6 +310,7 @@ def test_a_folder_in_the_way_of_a_file(function, encoder, tmp_path):
         function(encoder, tmp_path)
 
 
+@pytest.mark.slow
 def test_litert_gives_the_same_features(encoder, real_images, tmp_path):
     export_litert(encoder, tmp_path / "model.tflite")
     interpreter = tf.lite.Interpreter(str(tmp_path / "model.tflite"))
@@ -329,6 +334,7 @@ def test_half_precision_is_refused_in_one_line(file, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_litert_cannot_express_is_an_error(encoder, tmp_path):
     inner = encoder.get_layer("tiny")
     antialiased = with_preprocessing(inner, 0.5, 0.25, size=32, antialias=True)

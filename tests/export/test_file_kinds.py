@@ -268,6 +268,7 @@ REFUSED = (
 )
 
 
+@pytest.mark.slow
 def test_what_is_served_is_what_is_extracted_or_is_refused(served):
     # In one test: between two the seed is set, which makes TensorFlow prepare a graph anew.
     for name, content in FILES.items():
@@ -288,6 +289,7 @@ def test_what_is_served_is_what_is_extracted_or_is_refused(served):
         assert refused in (0, 3), name
 
 
+@pytest.mark.slow
 def test_most_kinds_are_served(served):
     """Those that are not: bitmaps of few bits, of 16, of OS/2, of runs or other masks; keyed GIF and PNG files."""
     kinds = (

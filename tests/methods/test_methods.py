@@ -149,6 +149,7 @@ def test_prototypes_are_trained_with_the_networks_once_they_are_free(images):
     assert int(steps.numpy()) == 3
 
 
+@pytest.mark.slow
 def test_the_targets_decay_rises_to_one_or_stays_as_the_method_has_it(images):
     rates = {}
     for name in ("byol", "moco"):

@@ -90,6 +90,7 @@ def test_checkpoint_of_another_model_is_refused(compiled, tiny_model, images, la
         callbacks.Checkpoint(tmp_path).restore(compiled(seed=1))
 
 
+@pytest.mark.slow
 def test_other_images_than_those_of_the_checkpoint_are_refused(compiled, images, labels, tmp_path):
     fit(compiled(), images, labels, 1, tmp_path)
     with pytest.raises(ValueError, match="trained on 24 images, and there are 23 now"):
@@ -118,6 +119,7 @@ def saved(compiled, tmp_path):
     return callback
 
 
+@pytest.mark.slow
 def test_any_damage_is_noticed(saved):
     """Bits flipped anywhere, and ends cut off: the newest is read as it was written, or the older one instead of it."""
     older, newest = saved.files()
@@ -308,6 +310,7 @@ def with_dropout():
     return build
 
 
+@pytest.mark.slow
 def test_dropout_goes_on_where_it_was(with_dropout, images, labels, tmp_path):
     whole = with_dropout()
     fit(whole, images, labels, 3)
@@ -328,6 +331,7 @@ def test_every_variable_is_in_a_checkpoint(with_dropout, tmp_path):
     assert {id(v) for v in training_state.variables(model).values()} == {id(v) for v in held}
 
 
+@pytest.mark.slow
 def test_a_data_set_that_starts_again_is_warned_of(compiled, images, tmp_path):
     def again():
         return tf.data.Dataset.from_tensor_slices(images).batch(8, drop_remainder=True)

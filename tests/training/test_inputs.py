@@ -24,6 +24,7 @@ def ids(dataset, steps):
     return [batch["image"][:, 0, 0, 0].numpy().tolist() for batch in dataset.take(steps)]
 
 
+@pytest.mark.slow
 def test_a_fit_goes_on_with_the_batches_that_come_next(tiny_model, images, tmp_path):
     """Four epochs, or two and then the other two: a handle starts where the checkpoint ended."""
     ends = []

@@ -63,6 +63,7 @@ def test_every_form_of_input(tiny_model, images, labels, form):
     assert trained == (form != "bare batches")
 
 
+@pytest.mark.slow
 def test_same_seed_same_run_other_seed_other_run(tiny_model, images):
     runs = []
     for seed in (0, 0, 1):
@@ -121,6 +122,7 @@ def test_features_of_images(tiny_model, images):
     np.testing.assert_allclose(model({"image": images}), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [True, False])
 def test_saved_model_goes_on_with_the_same_numbers(tiny_model, images, labels, tmp_path, target):
     arguments = {"target": target, "num_classes": 3, "weight_ema": 0.9, "seed": 5, "batch_norm_output": True}
@@ -206,6 +208,7 @@ def test_images_that_cannot_be_evaluated(tiny_model, images, given, message):
             model.predict(given(images), verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["uint8", "float32"])
 def test_labels_of_any_type_and_in_a_column(tiny_model, images, labels, kind):
     model = tiny_model(num_classes=3)
@@ -218,6 +221,7 @@ def test_labels_of_any_type_and_in_a_column(tiny_model, images, labels, kind):
     assert "online_accuracy" in model.fit(pairs, verbose=0).history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eager", [False, True])
 def test_logs_hold_what_has_a_value(tiny_model, images, labels, eager):
     model = tiny_model(num_classes=3)
@@ -448,6 +452,7 @@ def test_more_metrics_than_there_are_places():
 # Collapse -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_gamma_that_no_batch_can_bear_is_warned_of(tiny_model, images):
     model = tiny_model(target=False)
     model.compile(LARS(0.1), loss=losses.SSLHSICLoss(gamma=2.5))
@@ -564,6 +569,7 @@ def test_float_images(tiny_model, images):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [3, -1])
 def test_labels_outside_of_the_classes(tiny_model, images, labels, wrong):
     model = tiny_model(num_classes=3)

@@ -150,6 +150,7 @@ def test_length_of_a_schedule(schedule, length):
 # Frozen layers ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_compile_reads_what_is_trainable(tiny_model, images, tmp_path):
     model = tiny_model(weight_ema=0.5)
     for frozen in (True, False, True):
@@ -271,6 +272,7 @@ def small(regularizer=None, adds=False, **arguments):
     return SSLHSIC(encoder, 12, 8, views=PLAIN, **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas, adds", [(1, False), (1, True), (2, False)])
 def test_losses_of_layers_are_added_once(replicas, adds, images):
     """Against the same step without them: gradient and logged loss differ by exactly what the layers say."""
@@ -318,6 +320,7 @@ def test_evaluation_adds_what_layers_add(images, weight_ema):
     assert found[1] - found[0] == pytest.approx(0.5 * np.sum(kernel**2), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_frozen_weights_are_not_regularized(images):
     found = []
     for regularizer in (None, keras.regularizers.L2(0.5)):
