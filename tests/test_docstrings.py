@@ -39,6 +39,7 @@ def names():
         "np": np,
         "tf": tf,
         "load_pretrained": keras_sslhsic.load_pretrained,
+        "network": encoder,
         "encoder": with_preprocessing(encoder, 0.286, 0.353),
         "model": model,
         "dataset": keras_sslhsic.data.from_arrays(x, batch_size=100),

@@ -225,12 +225,17 @@ def with_preprocessing(
         `size`, H and W are free.
 
     Raises:
-        ValueError: if `encoder` does not read images, or `mean` and `std` do not fit its channels.
+        ValueError: if `encoder` does not read images, or normalises them already, or `mean` and `std` do not fit
+            its channels.
 
     Example:
-        >>> model = with_preprocessing(encoder, mean=0.286, std=0.353)
+        >>> model = with_preprocessing(network, mean=0.286, std=0.353)
         >>> features = model(images_uint8)
     """
+    if isinstance(encoder, Encoder):
+        raise ValueError(
+            f"Expected a network of normalised images, but the encoder {encoder.name!r} normalises them itself."
+        )
     shape = encoder.input_shape
     if not isinstance(shape, tuple) or len(shape) != 4:
         raise ValueError(f"The encoder must read images [B, H, W, C], found input shape {shape}.")

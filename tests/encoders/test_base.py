@@ -96,6 +96,11 @@ def test_maps_are_of_what_the_network_sees(antialias):
     np.testing.assert_allclose(np.mean(last, (1, 2)), made(images), rtol=1e-5, atol=1e-6)
 
 
+def test_an_encoder_is_not_normalised_twice(encoder):
+    with pytest.raises(ValueError, match="normalises them itself"):
+        with_preprocessing(encoder, 0.286, 0.353)
+
+
 def test_maps_share_the_weights(encoder):
     maps = encoder.maps()
     assert {id(v) for v in maps.variables} == {id(v) for v in encoder.variables}
