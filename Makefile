@@ -77,10 +77,9 @@ lint: .venv/installed
 	.venv-beam/bin/python -m pip install --quiet --progress-bar off apache-beam==2.77.0 'pillow<13'
 	@touch $@
 
-# What depends on versions: files, networks and the training step; but for files that Keras 3.14 and later wrote.
+# What depends on versions: files, networks and the training step.
 VERSIONED := -m "not slow" -n 2 tests/encoders tests/losses tests/methods tests/zoo/test_versions.py tests/zoo/test_load.py \
-  tests/zoo/test_save.py tests/training/test_trainer.py tests/training/test_checkpoint.py tests/test_import.py \
-  --deselect tests/encoders/test_base.py::test_files_of_the_version_before_load
+  tests/zoo/test_save.py tests/training/test_trainer.py tests/training/test_checkpoint.py tests/test_import.py
 
 .PHONY: test-oldest test-colab
 test-oldest: .venv/installed .venv-oldest/installed

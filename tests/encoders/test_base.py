@@ -230,6 +230,10 @@ def old(tmp_path_factory):
     return folder, np.load(folder / "expected.npz")
 
 
+@pytest.mark.skipif(
+    tuple(map(int, keras.__version__.split(".")[:2])) < (3, 14),
+    reason="version 0.1 saved with Keras 3.15, whose BatchNormalization has arguments that this Keras does not know",
+)
 @pytest.mark.parametrize("name", ["encoder.keras", "saved", "saved_again"])
 def test_files_without_a_spec_load_and_have_maps(old, name):
     folder, expected = old
