@@ -386,7 +386,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         dict(map(config.parse, options.overrides)),
         given,
     )
-    of_images = {key for other in PROTOCOLS.values() for key in other.needs.settings}
+    of_images = {key for other in PROTOCOLS.values() for key in other.needs.settings} - {*protocol.settings}
     where = {key: value for key, value in given.items() if key in of_images}
     settings = {key: value for key, value in given.items() if key not in of_images}
     # Before anything is loaded.
@@ -397,7 +397,9 @@ def _evaluate(options: argparse.Namespace) -> None:
     evals = {protocol.name: settings}
     [result] = evaluate.measure({name: encoder}, evals, splits, out, data=data, verbose=True)
     for measure in result.measures():
-        print(f"{protocol.name} on {display(data)}: {measure.metric} {measure.text()}, the 95 % interval in brackets")
+        print(
+            f"{protocol.name} on {display(data)}: {measure.metric} {measure.text()}, the 95 % interval in brackets"
+        )
     print(f"Added to {display(out)}.")
 
 

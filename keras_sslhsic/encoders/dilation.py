@@ -1,4 +1,4 @@
-"""Networks for dense prediction: of images of any size, and with a last stage that can keep the resolution of the one before."""
+"""Networks for dense prediction: of images of any size, whose last stage can keep the resolution of the one before."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -6,7 +6,7 @@ folder gives what the same images give as an array.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +19,8 @@ from keras_sslhsic.encoders.checks import check_dataset, check_images
 from keras_sslhsic.evaluation.checks import check_labels
 from keras_sslhsic.evaluation.crops import resize_then_crop
 from keras_sslhsic.evaluation.extraction import stacked
+
+Own = TypeVar("Own", bound="Split")
 
 _GROUP = 16  # images a call of Python, which by itself takes as long as a small image
 
@@ -51,11 +53,11 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def part(self, rows: np.ndarray) -> "Split":
+    def part(self: Own, rows: np.ndarray) -> Own:
         """The images of these numbers, int [n]."""
         return dataclasses.replace(self, read=lambda i: self.read(int(rows[i])), labels=self.labels[rows])
 
-    def __add__(self, other: "Split") -> "Split":
+    def __add__(self: Own, other: Own) -> Own:
         """These images, and after them the others."""
 
         def read(number: int) -> np.ndarray | None:

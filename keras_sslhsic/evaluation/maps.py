@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -12,6 +12,9 @@ from keras_sslhsic.evaluation.images import Split
 VOID = 255  # of a map of classes: a pixel that does not count
 UNKNOWN = 0.0  # of a map of depth
 _BORDER = 127  # of an image, beyond its edge
+
+
+Own = TypeVar("Own", bound="MapSplit")
 
 
 class Transform(NamedTuple):
@@ -100,11 +103,11 @@ class MapSplit(Split):
         """What a map has where nothing is known."""
         return UNKNOWN if self.num_classes is None else VOID
 
-    def part(self, rows: np.ndarray) -> "MapSplit":
+    def part(self: Own, rows: np.ndarray) -> Own:
         """The images of these numbers, int [n]."""
         return dataclasses.replace(super().part(rows), target=lambda i: self.target(int(rows[i])))
 
-    def __add__(self, other: "Split") -> "MapSplit":
+    def __add__(self: Own, other: Own) -> Own:
         """These images, and after them the others."""
 
         def target(number: int) -> np.ndarray:

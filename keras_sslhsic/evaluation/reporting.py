@@ -77,10 +77,10 @@ def report(path: str | os.PathLike, output: str | os.PathLike | None = None) -> 
 def table(records: Iterable[Result]) -> str:
     """Markdown with a row for each encoder and data set, a column for each protocol and recipe, values in per cent.
 
-    A cell holds the value and its 95 % interval, and the metric if it is not top-1, with its unit if it is no share; or - (raw pixels, say, have no encoder to
-    fine-tune). A record with the top-5 accuracy beside its value has a column for each, where the paper has both. The rows of
-    the paper's tables 1 to 5 that measure the same follow, by table; then every column's recipe; then the rows of tables 6
-    to 8, of other networks and of ablations.
+    A cell holds the value and its 95 % interval, and the unit and the metric if they are not per cent and top-1; or - (raw
+    pixels, say, have no encoder to fine-tune). A record of several metrics has a column for each; so has one with the top-5
+    accuracy beside its value, where the paper has both. The rows of the paper's tables 1 to 5 that measure the same follow, by
+    table; then every column's recipe; then the rows of tables 6 to 8, of other networks and of ablations.
     """
     cells = _cells(records)
     labels = _labels(cells)
@@ -173,7 +173,7 @@ def _of_two_kinds(rows: Iterable[Row]) -> list[str]:
 
 
 def _metrics(record: Result) -> list[Result]:
-    """A result for each metric; and one of the top-5 accuracy, if there is one and the paper has it of that data and protocol."""
+    """A result for each metric; and one of the top-5 accuracy, if the paper has it of the same data and protocol."""
     data, _ = _SUBSETS.get(record.data, (record.data, None))
     columns = {(c.data, c.protocol, c.metric) for table in paper.TABLES for c in table.columns}
     top5 = record.details.get("top5")

@@ -81,9 +81,7 @@ class Result:
     def text(self) -> str:
         """The value and its interval as people read them: "76.0 [75.1, 76.9] %"."""
         share = self.unit == "share"
-        value, low, high = (
-            f"{100 * x:.1f}" if share else f"{x:.3f}" for x in (self.value, *self.interval)
-        )
+        value, low, high = (f"{100 * x:.1f}" if share else f"{x:.3f}" for x in (self.value, *self.interval))
         return f"{value} [{low}, {high}] {'%' if share else self.unit}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,7 +98,9 @@ class Result:
             ValueError: if it lacks what every result has, or has values of another kind.
         """
         if not _is_result(found):
-            raise ValueError("A result has a protocol, a value and its interval, shares in [0, 1] or of another unit.")
+            raise ValueError(
+                "A result has a protocol, a value and its interval, shares in [0, 1] or of another unit."
+            )
         # Versions before 0.1.0 had other names, and settings of kNN that stood beside the recipe alone.
         found = {"data": found.get("dataset"), **found}
         names = {field.name for field in dataclasses.fields(cls)}
@@ -140,8 +140,8 @@ def append(path: str | os.PathLike, result: Result) -> None:
     line = json.dumps(result.to_dict()).encode() + b"\n"
     if not _is_result(json.loads(line)):
         raise ValueError(
-            "Expected a result with a value and an interval (low, high) that are shares in [0, 1], or of another unit from 0 up, "
-            f"low first, and counts of at least 1; found the value {result.value}, the interval {result.interval}, the unit "
+            "Expected a result with a value and an interval (low, high) that are shares in [0, 1], or of another unit from "
+            f"0 up, low first, and counts of at least 1; found the value {result.value}, the interval {result.interval}, the unit "
             f"{result.unit} and {result.num_test} test images."
         )
     path = Path(path)

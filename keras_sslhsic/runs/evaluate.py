@@ -74,6 +74,7 @@ def _add(groups: dict[Any, Group], label: str, settings: dict[str, Any], config:
     protocol = PROTOCOLS[settings.get("protocol", label)]
     policy = views.get(config.views)
     own = {"image_size": policy.size, "data_dir": config.data.get("data_dir")} if data else {}
+    own = {name: value for name, value in own.items() if name in protocol.needs.settings}
     own |= {name: settings.pop(name) for name in protocol.needs.settings if name in settings}
     where = checked(protocol.name, protocol.needs.settings, own)
     protocol.arguments_of({name: value for name, value in settings.items() if name != "protocol"})

@@ -17,9 +17,7 @@ def class_map(seed, height=50, width=70):
 def split_of(maps, shape=(32, 40, 3), **fields):
     images = [PALETTE[m] for m in maps]
     zeros = np.zeros(len(maps), np.int64)
-    return MapSplit(
-        images.__getitem__, zeros, shape, target=maps.__getitem__, num_classes=4, **fields
-    )
+    return MapSplit(images.__getitem__, zeros, shape, target=maps.__getitem__, num_classes=4, **fields)
 
 
 @pytest.mark.parametrize("short_side", [None, 41])
@@ -79,12 +77,16 @@ def test_batches_of_images_and_maps():
         np.testing.assert_array_equal(one[1], other[1])
     part = split.part(np.array([4, 1])) + split.part(np.array([2]))
     [(images, maps)] = part.batches(3).as_numpy_iterator()
-    np.testing.assert_array_equal(maps, [split.changed(split.read(i), split.target(i), Transform())[1] for i in (4, 1, 2)])
+    np.testing.assert_array_equal(
+        maps, [split.changed(split.read(i), split.target(i), Transform())[1] for i in (4, 1, 2)]
+    )
     assert part.recipe() == {"crop_size": [32, 40]}
 
 
 def test_depth_is_unknown_beyond_the_edge():
     depth = np.full((10, 10), 3.0, np.float32)
-    split = MapSplit(lambda i: np.zeros((10, 10, 3), np.uint8), np.zeros(1, int), (12, 10, 3), target=lambda i: depth)
+    split = MapSplit(
+        lambda i: np.zeros((10, 10, 3), np.uint8), np.zeros(1, int), (12, 10, 3), target=lambda i: depth
+    )
     [(_, maps)] = split.batches(1).as_numpy_iterator()
     assert maps.dtype == np.float32 and (maps[0, 1:-1] == 3).all() and (maps[0, [0, -1]] == UNKNOWN).all()
