@@ -140,8 +140,8 @@ def append(path: str | os.PathLike, result: Result) -> None:
     line = json.dumps(result.to_dict()).encode() + b"\n"
     if not _is_result(json.loads(line)):
         raise ValueError(
-            "Expected a result with a value and an interval (low, high) that are shares in [0, 1], or of another unit from "
-            f"0 up, low first, and counts of at least 1; found the value {result.value}, the interval {result.interval}, the unit "
+            "Expected a result with a value and an interval (low, high) that are shares in [0, 1], or of another unit "
+            f"from 0 up, low first, and counts of at least 1; found value {result.value}, interval {result.interval}, unit "
             f"{result.unit} and {result.num_test} test images."
         )
     path = Path(path)

@@ -1,7 +1,6 @@
 """Segmentation and depth: parts against independent computations, and whole protocols on tiny images."""
 
 import dataclasses
-import json
 
 import keras
 import numpy as np
@@ -267,4 +266,3 @@ def test_what_cannot_be_measured(encoder):
         PROTOCOLS["segmentation"].run(encoder, {"train": gray, "test": gray}, **QUICK)
     with pytest.raises(ValueError, match="head_width"):
         PROTOCOLS["depth"].arguments_of({"head_width": 0})
-    assert json.dumps(PROTOCOLS["depth"].needs.settings["crop_size"].default)
