@@ -386,7 +386,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         dict(map(config.parse, options.overrides)),
         given,
     )
-    of_images = {key for other in PROTOCOLS.values() for key in other.needs.settings}
+    of_images = {key for other in PROTOCOLS.values() for key in other.needs.settings} - {*protocol.settings}
     where = {key: value for key, value in given.items() if key in of_images}
     settings = {key: value for key, value in given.items() if key not in of_images}
     # Before anything is loaded.
@@ -396,9 +396,10 @@ def _evaluate(options: argparse.Namespace) -> None:
     splits = protocol.needs.load(data, channels=encoder.input_shape[-1], **where)
     evals = {protocol.name: settings}
     [result] = evaluate.measure({name: encoder}, evals, splits, out, data=data, verbose=True)
-    low, high = (f"{100 * end:.1f}" for end in result.interval)
-    print(f"{protocol.name} on {display(data)}: {result.metric} {100 * result.value:.1f} %", end=" ")
-    print(f"(95 %: {low} to {high})")
+    for measure in result.measures():
+        print(
+            f"{protocol.name} on {display(data)}: {measure.metric} {measure.text()}, the 95 % interval in brackets"
+        )
     print(f"Added to {display(out)}.")
 
 

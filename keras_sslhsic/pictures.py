@@ -9,11 +9,14 @@ from keras_sslhsic.files import open_regular, written_whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHEET, VIEWS, CURVES, FEATURES, NEIGHBOURS, REPORT = (
-    f"{name}.png" for name in ("contact_sheet", "views", "curves", "features", "neighbours", "report")
-)
+SHEET, VIEWS, CURVES, FEATURES, NEIGHBOURS, REPORT, SEGMENTATION, DEPTH = _ALL = tuple(
+    f"{name}.png"
+    for name in (
+        "contact_sheet", "views", "curves", "features", "neighbours", "report", "segmentation", "depth",
+    )
+)  # fmt: skip
 # Listing a folder opens files of these names alone.
-_NAMES = frozenset({SHEET, VIEWS, CURVES, FEATURES, NEIGHBOURS, REPORT})
+_NAMES = frozenset(_ALL)
 _MOST_POINTS = 2**16 - 1  # of a side that matplotlib draws
 SOFTWARE = "keras_sslhsic"
 _MARKS = tuple(

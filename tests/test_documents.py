@@ -55,6 +55,9 @@ def reader_has():
         file = Path("photos", "ab"[number % 2], f"{number}.png")
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(file)
+        for kind, values in (("images", image[:32, :32]), ("masks", image[:32, :32, 0] // 128)):
+            Path("cells", kind).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(values).save(Path("cells", kind, f"{number}.png"))
     shutil.copy(ROOT / "tests/data/checkpoint_tiny.npy", "checkpoint.npy")
     Path("configs").mkdir()
     Path("configs/fashion_small.py").write_text(f"""

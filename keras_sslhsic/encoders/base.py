@@ -1,5 +1,6 @@
 """The contract of an encoder: images [B, H, W, C] in [0, 255] to features [B, F], and to the maps of its stages."""
 
+import dataclasses
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ import numpy as np
 from keras_sslhsic import compat, files
 from keras_sslhsic.encoders import unlabelled
 from keras_sslhsic.encoders.checks import check_given, check_images
+from keras_sslhsic.encoders.dilation import dense_copy
 from keras_sslhsic.encoders.preprocess import per_channel, preprocess
 from keras_sslhsic.encoders.spec import EncoderSpec, find_stages
 
@@ -80,17 +82,39 @@ class Encoder(keras.Model):
             >>> list(encoder.maps()(images_uint8))
             ['P2', 'P3', 'P4', 'P5']
         """
+        network = self._network_of_stages()
+        found = {name: network.get_layer(stage.layer).output for name, stage in self.spec.stages.items()}
+        return _from_pixels(keras.Model(network.inputs, found), self.spec, f"{self.name}_maps")
+
+    def dense_maps(self, output_stride: int) -> keras.Model:
+        """Returns a network of its own for dense prediction, which starts with this encoder's weights.
+
+        Args:
+            output_stride: of the last map: the stride of the last stage (32), or half of it (16): the convolutions of the
+                stage have stride 1 then, and those of 3x3 dilation 2.
+
+        Returns:
+            keras.Model as `maps` gives it, of images of any size, which are not resized.
+
+        Raises:
+            ValueError: for another output stride, or if the stages are not known.
+
+        Example:
+            >>> size = 64  # a map of 2 x 2 is one of 4 x 4 then
+            >>> encoder.dense_maps(16)(np.zeros([1, size, size, 1]))["P5"].shape[1:3]
+            TensorShape([4, 4])
+        """
+        network = dense_copy(self._network_of_stages(), self.spec.stages, output_stride)
+        spec = dataclasses.replace(self.spec, height=None, width=None, resize=None)
+        return _from_pixels(network, spec, f"{self.name}_dense")
+
+    def _network_of_stages(self) -> keras.Model:
         if not self.spec.stages:
             raise ValueError(
                 f"The stages of {self.name!r} are not known: put its network, which reads normalised pixels, into "
                 "encoders.with_preprocessing."
             )
-        network = self.get_layer(self.spec.network)
-        images = keras.Input(self.spec.shape, dtype="float32", name="image")
-        found = {name: network.get_layer(stage.layer).output for name, stage in self.spec.stages.items()}
-        computed = keras.Model(network.inputs, found)(preprocess(images, self.spec))
-        outputs = {name: keras.layers.Identity(dtype="float32", name=name)(computed[name]) for name in found}
-        return keras.Model(images, outputs, name=f"{self.name}_maps")
+        return self.get_layer(self.spec.network)
 
     def plain(self) -> keras.Model:
         """The same layers and weights as a functional model of Keras's own."""
@@ -123,6 +147,14 @@ class Encoder(keras.Model):
         """Makes an encoder of what `get_config` gives."""
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
         return cls(model.inputs[0], model.outputs[0], EncoderSpec.from_dict(config["spec"]), model.name)
+
+
+def _from_pixels(network: keras.Model, spec: EncoderSpec, name: str) -> keras.Model:
+    """A network of several maps with the preprocessing in front of it."""
+    images = keras.Input(spec.shape, dtype="float32", name="image")
+    computed = network(preprocess(images, spec))
+    outputs = {key: keras.layers.Identity(dtype="float32", name=key)(computed[key]) for key in computed}
+    return keras.Model(images, outputs, name=name)
 
 
 @runtime_checkable

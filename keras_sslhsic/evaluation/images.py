@@ -6,7 +6,7 @@ folder gives what the same images give as an array.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +19,8 @@ from keras_sslhsic.encoders.checks import check_dataset, check_images
 from keras_sslhsic.evaluation.checks import check_labels
 from keras_sslhsic.evaluation.crops import resize_then_crop
 from keras_sslhsic.evaluation.extraction import stacked
+
+Own = TypeVar("Own", bound="Split")
 
 _GROUP = 16  # images a call of Python, which by itself takes as long as a small image
 
@@ -51,11 +53,11 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def part(self, rows: np.ndarray) -> "Split":
+    def part(self: Own, rows: np.ndarray) -> Own:
         """The images of these numbers, int [n]."""
         return dataclasses.replace(self, read=lambda i: self.read(int(rows[i])), labels=self.labels[rows])
 
-    def __add__(self, other: "Split") -> "Split":
+    def __add__(self: Own, other: Own) -> Own:
         """These images, and after them the others."""
 
         def read(number: int) -> np.ndarray | None:
@@ -76,12 +78,11 @@ class Split:
             (images [B, *shape], labels [B] or [B, K]): uint8, or float32 in [0, 255] where they are resized.
         """
 
-        def example(_: int, number: int) -> tuple[np.ndarray, int] | None:
+        def example(_: int, number: int) -> tuple[np.ndarray, Any] | None:
             pixels = self.read(number)
-            return None if pixels is None else (self._test_crop(pixels), number)
+            return None if pixels is None else (self._test_crop(pixels), self.labels[number])
 
-        numbers = tf.data.Dataset.range(len(self)).map(lambda number: (tf.constant(0, tf.int64), number))
-        return self._examples(numbers, example, self.shape, self.short_side).batch(batch_size).prefetch(2)
+        return self._in_order(batch_size, example, self._specs(self.short_side))
 
     def training_batches(
         self, batch_size: int, seed: int, crop_area: tuple[float, float] | None
@@ -101,26 +102,32 @@ class Split:
         """
         size = self.shape[0]
 
-        def example(epoch: int, number: int) -> tuple[np.ndarray, int] | None:
+        def example(epoch: int, number: int) -> tuple[np.ndarray, Any]:
             rng = np.random.default_rng((seed, epoch, number))
-            for row in (*range(number, len(self)), *range(number)):
-                if (pixels := self.read(row)) is not None:
-                    break
-            else:
-                raise RuntimeError("None of the training images can be read.")
+            pixels, row = self._readable(number)
             if crop_area is None:
-                return self._test_crop(pixels), row
+                return self._test_crop(pixels), self.labels[row]
             height, width, _ = pixels.shape
             box = decode.random_box(height, width, rng, crop_area)
             crop = decode.crop(pixels, box, size)
-            return (crop[:, ::-1] if rng.random() < 0.5 else crop), row
+            return (crop[:, ::-1] if rng.random() < 0.5 else crop), self.labels[row]
 
-        numbers = Order(len(self), batch_size, seed=seed).batches()
-        numbers = numbers.map(lambda epoch, rows: (tf.repeat(epoch, batch_size), rows)).unbatch()
-        shape = self.shape if crop_area is None else (size, size, self.shape[2])
-        short_side = self.short_side if crop_area is None else None
-        examples = self._examples(numbers, example, shape, short_side)
-        return examples.batch(batch_size, drop_remainder=True).prefetch(2)
+        if crop_area is None:
+            return self._shuffled(batch_size, seed, example, self._specs(self.short_side))
+        square = dataclasses.replace(self, shape=(size, size, self.shape[2]))
+        return self._shuffled(batch_size, seed, example, square._specs(None))
+
+    def _specs(self, short_side: int | None) -> tuple[tf.TensorSpec, tf.TensorSpec]:
+        """Of an image and a label."""
+        kind = np.uint8 if short_side is None else np.float32
+        return tf.TensorSpec(self.shape, kind), tf.TensorSpec(self.labels.shape[1:], self.labels.dtype)
+
+    def _readable(self, number: int) -> tuple[np.ndarray, int]:
+        """The image, or the next one that is not broken, and its number."""
+        for row in (*range(number, len(self)), *range(number)):
+            if (pixels := self.read(row)) is not None:
+                return pixels, row
+        raise RuntimeError("None of the training images can be read.")
 
     def _test_crop(self, pixels: np.ndarray) -> np.ndarray:
         if self.short_side is None:
@@ -128,31 +135,50 @@ class Split:
         with tf.device("CPU"):
             return resize_then_crop(pixels, self.shape[0], self.short_side).numpy()
 
-    def _examples(
-        self, numbers: tf.data.Dataset, example: Callable, shape: tuple[int, ...], short_side: int | None
+    def _in_order(self, batch_size: int, example: Callable, specs: tuple) -> tf.data.Dataset:
+        """All images once, in batches of what `example` makes of them; see `_examples`."""
+        numbers = tf.data.Dataset.range(len(self)).map(lambda number: (tf.constant(0, tf.int64), number))
+        return _examples(numbers, example, specs).batch(batch_size).prefetch(2)
+
+    def _shuffled(
+        self, batch_size: int, seed: int, example: Callable, specs: tuple, step: int = 0
     ) -> tf.data.Dataset:
-        """The dataset of (image, label) that `example` makes of (epoch, number) as (image, number of the label)."""
-        kind = np.uint8 if short_side is None else np.float32
+        """Batches without end from a step on, each epoch in an order of its own; see `_examples`."""
+        numbers = Order(len(self), batch_size, seed=seed).batches(step=step)
+        numbers = numbers.map(lambda epoch, rows: (tf.repeat(epoch, batch_size), rows)).unbatch()
+        return _examples(numbers, example, specs).batch(batch_size, drop_remainder=True).prefetch(2)
 
-        def group(epochs: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            found = [example(int(e), int(n)) for e, n in zip(epochs, rows, strict=True)]
-            images, chosen = [[pair[i] for pair in found if pair is not None] for i in (0, 1)]
-            for image in images:
-                if image.shape != tuple(shape):
-                    raise ValueError(
-                        f"An image has the shape {image.shape}, where {tuple(shape)} is expected."
-                    )
-            return np.array(images, kind).reshape(-1, *shape), self.labels[np.array(chosen, int)]
 
-        def call(epochs: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            images, labels = tf.numpy_function(
-                group, [epochs, rows], [kind, tf.as_dtype(self.labels.dtype)], stateful=False
-            )
-            images.set_shape([None, *shape])
-            labels.set_shape([None, *self.labels.shape[1:]])
-            return images, labels
+def _examples(numbers: tf.data.Dataset, example: Callable, specs: tuple) -> tf.data.Dataset:
+    """The dataset of (image, target) that `example` makes of (epoch, number); None of them is left out.
 
-        return numbers.batch(_GROUP).map(call, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
+    Args:
+        numbers: int64 pairs.
+        example: what is called with them.
+        specs: tf.TensorSpec of the image and of the target, a label or a map.
+    """
+
+    def group(epochs: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        found = [example(int(e), int(n)) for e, n in zip(epochs, rows, strict=True)]
+        found = [pair for pair in found if pair is not None]
+        for image, _ in found:
+            if image.shape != tuple(specs[0].shape):
+                raise ValueError(
+                    f"An image has the shape {image.shape}, where {tuple(specs[0].shape)} is expected."
+                )
+        return tuple(
+            np.array([pair[i] for pair in found], spec.dtype.as_numpy_dtype).reshape(-1, *spec.shape)
+            for i, spec in enumerate(specs)
+        )
+
+    def call(epochs: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        kinds = [spec.dtype for spec in specs]
+        made = tf.numpy_function(group, [epochs, rows], kinds, stateful=False)
+        return tuple(
+            tf.ensure_shape(value, [None, *spec.shape]) for value, spec in zip(made, specs, strict=True)
+        )
+
+    return numbers.batch(_GROUP).map(call, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
 
 
 def of_arrays(images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | None = None) -> Split:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,6 @@ def of_folder(
         FileNotFoundError: if there is no such folder, or no image in it.
         ValueError: if it has no two sub-folders with images. While images are read, `TooManyBrokenFiles`.
     """
-    decode.check_channels(channels)
     files = list_images(path)
     classes = class_labels(path, files)
     if classes is None:
@@ -157,16 +156,26 @@ def of_folder(
             f"{path} has no two sub-folders of images to take classes from: give a folder with a folder a class in it, or "
             "with train and test that have those."
         )
+    return Split(
+        reader(files, channels, max_broken), classes[0], (size, size, channels), short_side, classes[1]
+    )
+
+
+def reader(
+    files: Sequence[str | Path], channels: int, max_broken: float
+) -> Callable[[int], np.ndarray | None]:
+    """What reads the image of a number, None if it is broken; `broken_images.log` names those."""
+    decode.check_channels(channels)
     broken = BrokenFiles(len(files), "skip", max_broken, "broken_images.log")
 
     def read(number: int) -> np.ndarray | None:
         try:
             return decode.decode(Path(files[number]).read_bytes(), channels)
         except (OSError, decode.DecodeError) as error:
-            broken.report(files[number], error)
+            broken.report(str(files[number]), error)
             return None
 
-    return Split(read, classes[0], (size, size, channels), short_side, classes[1])
+    return read
 
 
 def of_tfds(
@@ -204,10 +213,7 @@ def of_tfds(
         raise ValueError(
             f"{name} has no feature {' or '.join(map(repr, sorted(missing)))}, it has {sorted(features)}."
         )
-    info = builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
-    with ThreadPoolExecutor(8) as pool:
-        found = pool.map(functools.partial(_scan, label_key=label_key), info.file_instructions)
-        places, classes = zip(*(row for rows in found for row in rows), strict=True)
+    places, classes = scan(builder, split, label_key)
     feature = features[label_key]
     several = hasattr(feature, "feature")  # a sequence
     if several:
@@ -218,10 +224,7 @@ def of_tfds(
         labels = np.array([own[0] for own in classes], np.int64)
 
     def read(number: int) -> np.ndarray:
-        file, start, length = places[number]
-        with epath.Path(file).open("rb") as stream:
-            stream.seek(start)
-            example = tf.train.Example.FromString(stream.read(length))
+        example = tf.train.Example.FromString(record(places[number]))
         try:
             return decode.decode(example.features.feature["image"].bytes_list.value[0], channels)
         except decode.DecodeError as error:
@@ -231,7 +234,23 @@ def of_tfds(
     return Split(read, labels, (size, size, channels), short_side, names)
 
 
-def _scan(instruction: Any, label_key: str) -> list[tuple[tuple[str, int, int], list[int]]]:
+def scan(builder: Any, split: str, label_key: str | None = None) -> tuple[Any, ...]:
+    """The places of all records of a split, (file, start, length), and the classes of each, none without a key."""
+    info = builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(functools.partial(_scan, label_key=label_key), info.file_instructions)
+        return tuple(zip(*(row for rows in found for row in rows), strict=True))
+
+
+def record(place: tuple[str, int, int]) -> bytes:
+    """The bytes of a record."""
+    file, start, length = place
+    with epath.Path(file).open("rb") as stream:
+        stream.seek(start)
+        return stream.read(length)
+
+
+def _scan(instruction: Any, label_key: str | None) -> list[tuple[tuple[str, int, int], list[int]]]:
     """(file, start, length) and the classes of each record of a part of a TFRecord file.
 
     A record is its length (8 bytes), a checksum (4), its bytes, a checksum (4).
@@ -248,8 +267,10 @@ def _scan(instruction: Any, label_key: str) -> list[tuple[tuple[str, int, int], 
                     f"{file} is damaged or cut short at record {number}: prepare the data set again."
                 )
             if number >= instruction.skip:
-                example = tf.train.Example.FromString(stream.read(length))
-                own = list(example.features.feature[label_key].int64_list.value)
+                own: list[int] = []
+                if label_key is not None:
+                    example = tf.train.Example.FromString(stream.read(length))
+                    own = list(example.features.feature[label_key].int64_list.value)
                 rows.append(((file, start, length), own))
             stream.seek(start + length + 4)
     return rows

@@ -77,10 +77,10 @@ def report(path: str | os.PathLike, output: str | os.PathLike | None = None) -> 
 def table(records: Iterable[Result]) -> str:
     """Markdown with a row for each encoder and data set, a column for each protocol and recipe, values in per cent.
 
-    A cell holds the value and its 95 % interval, and the metric if it is not top-1; or - (raw pixels, say, have no encoder to
-    fine-tune). A record with the top-5 accuracy beside its value has a column for each, where the paper has both. The rows of
-    the paper's tables 1 to 5 that measure the same follow, by table; then every column's recipe; then the rows of tables 6
-    to 8, of other networks and of ablations.
+    A cell holds the value and its 95 % interval, and the unit and the metric if they are not per cent and top-1; or - (raw
+    pixels, say, have no encoder to fine-tune). A record of several metrics has a column for each; so has one with the top-5
+    accuracy beside its value, where the paper has both. The rows of the paper's tables 1 to 5 that measure the same follow, by
+    table; then every column's recipe; then the rows of tables 6 to 8, of other networks and of ablations.
     """
     cells = _cells(records)
     labels = _labels(cells)
@@ -112,15 +112,16 @@ def table(records: Iterable[Result]) -> str:
 
 
 def chart(records: Iterable[Result]) -> "Figure":
-    """Bars of the same values with their intervals, a group for each protocol; dashed, the paper's SSL-HSIC with target."""
+    """Bars of all shares with their intervals, a group for each protocol; dashed, the paper's SSL-HSIC with target."""
     from matplotlib.figure import Figure
 
-    cells = _cells(records)
+    measures = itertools.chain.from_iterable(record.measures() for record in records)
+    cells = _cells(record for record in measures if record.unit == "share")
     labels = _labels(cells)
     columns = list(dict.fromkeys(labels.values()))
     figure = Figure(figsize=(max(6.0, 1.6 * len(columns)), 4.0), layout="constrained")
     axes = figure.subplots()
-    width = 0.8 / len(cells)
+    width = 0.8 / max(1, len(cells))
     bars = {}
     for i, (row, found) in enumerate(cells.items()):
         values = [100 * record.value for record in found.values()]
@@ -172,7 +173,7 @@ def _of_two_kinds(rows: Iterable[Row]) -> list[str]:
 
 
 def _metrics(record: Result) -> list[Result]:
-    """The result; and one of its top-5 accuracy, if it has that and the paper has it of the same data and protocol."""
+    """A result for each metric; and one of the top-5 accuracy, if the paper has it of the same data and protocol."""
     data, _ = _SUBSETS.get(record.data, (record.data, None))
     columns = {(c.data, c.protocol, c.metric) for table in paper.TABLES for c in table.columns}
     top5 = record.details.get("top5")
@@ -182,7 +183,7 @@ def _metrics(record: Result) -> list[Result]:
         or not record.num_test
         or (data, record.protocol, "top5") not in columns
     ):
-        return [record]
+        return record.measures()
     interval = wilson_interval(top5, record.num_test)
     return [record, dataclasses.replace(record, metric="top5", value=top5, interval=interval)]
 
@@ -241,9 +242,9 @@ def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def _format(record: Result) -> str:
-    low, high = record.interval
-    text = f"{100 * record.value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-    return text if record.metric == "top1" else f"{text} {record.metric}"
+    text = record.text().removesuffix(" %")
+    better = " (lower is better)" if record.lower_is_better else ""
+    return text if record.metric == "top1" else f"{text} {record.metric}{better}"
 
 
 def _short(value: Any) -> str:

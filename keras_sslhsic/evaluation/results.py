@@ -26,7 +26,7 @@ class Result:
     Two results that differ in protocol, recipe, seed, metric, encoder, data or number of images are never one.
 
     Attributes:
-        value: the protocol's metric on the test split, a share in [0, 1].
+        value: the protocol's metric on the test split.
         interval: its 95 % interval (low, high) over the drawing of the test images.
         num_test: number of test examples; None where it is not known.
         metric: what `value` is, such as "top1".
@@ -35,6 +35,10 @@ class Result:
         recipe: how the protocol was run, all that was given rather than chosen or measured; values for JSON.
         details: what else the protocol chose or measured. Names in it, and that of the metric, can be read as attributes:
             `result.top1`, `result.learning_rate`.
+        unit: of the value: "share", in [0, 1], shown in per cent; or another, such as "m" or "ratio", of numbers from 0 up.
+        lower_is_better: whether a lower value is a better one.
+        others: what else was measured on the same images: metric -> {"value", "interval", and where they differ "unit" and
+            "lower_is_better"}; see `measures`.
         protocol: name of the protocol.
         encoder: name of the encoder.
         encoder_hash: what identifies it, `encoders.encoder_hash`; None for a function, whose weights cannot be seen.
@@ -51,6 +55,9 @@ class Result:
     num_train: int | None = None
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    unit: str = "share"
+    lower_is_better: bool = False
+    others: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict, hash=False)
     protocol: str = ""
     encoder: str = "?"
     encoder_hash: str | None = None
@@ -59,10 +66,23 @@ class Result:
     time: str = ""
 
     def __getattr__(self, name: str) -> Any:
-        values = {self.__dict__.get("metric"): self.__dict__.get("value"), **self.__dict__.get("details", {})}
+        known = self.__dict__
+        others = {metric: other["value"] for metric, other in known.get("others", {}).items()}
+        values = {known.get("metric"): known.get("value"), **others, **known.get("details", {})}
         if name not in values:
             raise AttributeError(f"This result has no {name}: it has {', '.join(map(str, values))}.")
         return values[name]
+
+    def measures(self) -> list["Result"]:
+        """A result for each metric, the first one that of `value`."""
+        parts = {self.metric: {}, **self.others}
+        return [dataclasses.replace(self, metric=name, others={}, **part) for name, part in parts.items()]
+
+    def text(self) -> str:
+        """The value and its interval as people read them: "76.0 [75.1, 76.9] %"."""
+        share = self.unit == "share"
+        value, low, high = (f"{100 * x:.1f}" if share else f"{x:.3f}" for x in (self.value, *self.interval))
+        return f"{value} [{low}, {high}] {'%' if share else self.unit}"
 
     def to_dict(self) -> dict[str, Any]:
         """The result as the line of JSON that a file has of it."""
@@ -78,7 +98,9 @@ class Result:
             ValueError: if it lacks what every result has, or has values of another kind.
         """
         if not _is_result(found):
-            raise ValueError("A result has a protocol, a value in [0, 1] and its interval.")
+            raise ValueError(
+                "A result has a protocol, a value and its interval, shares in [0, 1] or of another unit."
+            )
         # Versions before 0.1.0 had other names, and settings of kNN that stood beside the recipe alone.
         found = {"data": found.get("dataset"), **found}
         names = {field.name for field in dataclasses.fields(cls)}
@@ -118,8 +140,9 @@ def append(path: str | os.PathLike, result: Result) -> None:
     line = json.dumps(result.to_dict()).encode() + b"\n"
     if not _is_result(json.loads(line)):
         raise ValueError(
-            "Expected a result with a value and an interval (low, high) that are shares in [0, 1], low first, and counts of at "
-            f"least 1; found the value {result.value}, the interval {result.interval} and {result.num_test} test images."
+            "Expected a result with a value and an interval (low, high) that are shares in [0, 1], or of another unit "
+            f"from 0 up, low first, and counts of at least 1; found value {result.value}, interval {result.interval}, unit "
+            f"{result.unit} and {result.num_test} test images."
         )
     path = Path(path)
     with named(path):
@@ -187,16 +210,19 @@ def _is_result(found: Mapping[str, Any]) -> bool:
     """Whether it has what every result has, and nothing of another kind."""
     match found:
         case {"protocol": str(), "value": value, "interval": [low, high]}:
-            shares = [value, low, high, *(found[name] for name in ("top5", "fraction") if _has(found, name))]
+            shares = [found[name] for name in ("top5", "fraction") if _has(found, name)]
+            others = found.get("others") or {}
+            parts = others.values() if isinstance(others, dict) else [None]
             counts = [found[name] for name in ("num_test", "num_train") if _has(found, name)]
             texts = [
                 found[name]
-                for name in ("metric", "encoder", "encoder_hash", "data", "dataset", "label", "time")
+                for name in ("metric", "unit", "encoder", "encoder_hash", "data", "dataset", "label", "time")
                 if _has(found, name)
             ]
             return (
                 all(map(_is_share, shares))
-                and low <= high
+                and _is_measure({"unit": found.get("unit"), "value": value, "interval": [low, high]})
+                and all(map(_is_measure, parts))
                 and all(type(count) is int and 0 < count <= _LARGEST for count in counts)
                 and all(isinstance(text, str) for text in texts)
                 and isinstance(found.get("recipe") or {}, dict)
@@ -205,12 +231,27 @@ def _is_result(found: Mapping[str, Any]) -> bool:
     return False
 
 
+def _is_measure(found: Any) -> bool:
+    """Whether it is a value with its interval around it, of one unit."""
+    match found:
+        case {"value": value, "interval": [low, high]}:
+            is_one = _is_share if found.get("unit") in (None, "share") else _is_number
+            unit, direction = found.get("unit"), found.get("lower_is_better")
+            usable = isinstance(unit, str | None) and isinstance(direction, bool | None)
+            return usable and all(map(is_one, (value, low, high))) and low <= high
+    return False
+
+
 def _has(found: Mapping[str, Any], name: str) -> bool:
     return found.get(name) is not None
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= _LARGEST
+
+
 def _is_share(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value <= 1 + 1e-9  # a mean is rounded
+    return _is_number(value) and value <= 1 + 1e-9  # a mean is rounded
 
 
 def _depth(value: Any) -> int:

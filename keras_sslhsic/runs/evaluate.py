@@ -17,7 +17,7 @@ from keras_sslhsic.evaluation import PROTOCOLS, Result, results
 from keras_sslhsic.evaluation.compare import compare, raw_pixels
 from keras_sslhsic.evaluation.extraction import AnyEncoder
 from keras_sslhsic.evaluation.images import Labelled
-from keras_sslhsic.evaluation.loading import FOR_FEATURES
+from keras_sslhsic.evaluation.loading import FOR_FEATURES, FOR_TRAINING
 from keras_sslhsic.evaluation.probes import Evaluate
 from keras_sslhsic.evaluation.settings import checked
 from keras_sslhsic.files import display
@@ -72,8 +72,13 @@ def _add(groups: dict[Any, Group], label: str, settings: dict[str, Any], config:
     every, data = settings.pop("every", None), settings.pop("data", None)
     checks.integer("every", every, 1, optional=True)
     protocol = PROTOCOLS[settings.get("protocol", label)]
+    if data is None and protocol.needs not in (FOR_FEATURES, FOR_TRAINING):
+        raise ValueError(
+            f'{protocol.name} needs images of another kind than a run has: name some as its "data".'
+        )
     policy = views.get(config.views)
     own = {"image_size": policy.size, "data_dir": config.data.get("data_dir")} if data else {}
+    own = {name: value for name, value in own.items() if name in protocol.needs.settings}
     own |= {name: settings.pop(name) for name in protocol.needs.settings if name in settings}
     where = checked(protocol.name, protocol.needs.settings, own)
     protocol.arguments_of({name: value for name, value in settings.items() if name != "protocol"})

@@ -231,3 +231,25 @@ def test_errors_of_writing_name_the_file(tmp_path):
     if os.path.exists("/dev/full"):
         with pytest.raises(OSError, match=r"^/dev/full cannot be written: No space left on device\.$"):
             results.append("/dev/full", RESULT)
+
+
+def test_a_result_of_another_unit_and_of_several_metrics(tmp_path):
+    others = {
+        "rms": {"value": 2.5, "interval": (2.0, 3.0), "unit": "m", "lower_is_better": True},
+        "pct": {"value": 0.75, "interval": (0.7, 0.8)},
+    }
+    result = dataclasses.replace(RESULT, metric="miou", others=others)
+    results.append(tmp_path / "results.jsonl", result)
+    [found] = results.read(tmp_path)
+    assert results.same(found, result) and found.rms == 2.5
+    miou, rms, pct = found.measures()
+    assert [measure.metric for measure in (miou, rms, pct)] == ["miou", "rms", "pct"]
+    assert (miou.text(), rms.text(), pct.text()) == (
+        "50.0 [40.0, 60.0] %", "2.500 [2.000, 3.000] m", "75.0 [70.0, 80.0] %",
+    )  # fmt: skip
+    assert (miou.lower_is_better, rms.lower_is_better) == (False, True)
+    for value in (1.5, -0.1, np.inf):
+        wrong = {"pct": {"value": value, "interval": (value, value)}}
+        with pytest.raises(ValueError, match=r"shares in \[0, 1\], or of another unit"):
+            results.append(tmp_path / "results.jsonl", dataclasses.replace(result, others=wrong))
+    assert len(results.read(tmp_path)) == 1
