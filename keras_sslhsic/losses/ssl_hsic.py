@@ -75,6 +75,10 @@ class SSLHSICLoss(Objective):
     needs_target = None
     needs_predictor = None
     latest = ("kernel_scale",)
+    arguments = (
+        *("gamma", "num_features", "estimator", "dataset_size", "convention", "shared_draw", "low_variance"),
+        *("learn_kernel_scale", "kernel_optimizer", "seed"),
+    )
 
     def __init__(
         self,
@@ -93,37 +97,22 @@ class SSLHSICLoss(Objective):
         **kwargs: Any,
     ):
         super().__init__(name=name, **kwargs)
-        if gamma < 0:
-            raise ValueError(f"gamma must be at least 0, but {gamma} was given.")
-        if num_features is not None and num_features < 1:
-            raise ValueError(
-                f"num_features must be at least 1, or None for the exact kernel, but is {num_features}."
-            )
-        _check_choice("estimator", estimator, ("biased", "unbiased"))
-        _check_choice("convention", convention, ("paper", "released"))
+        checks.number("gamma", gamma)
+        checks.integer("num_features", num_features, 1, optional=True)
+        checks.choice("estimator", estimator, ("biased", "unbiased"))
+        checks.choice("convention", convention, ("paper", "released"))
         checks.flag("learn_kernel_scale", learn_kernel_scale)
-        self.kernel = kernels.get(kernel)
-        self.gamma = float(gamma)
-        self.num_features = num_features
-        self.estimator = estimator
-        self.dataset_size = dataset_size
-        self.convention = convention
-        self.shared_draw = shared_draw
-        self.low_variance = low_variance
-        self.learn_kernel_scale = learn_kernel_scale
+        self.kernel, self.gamma = kernels.get(kernel), float(gamma)
+        self.num_features, self.shared_draw, self.low_variance = num_features, shared_draw, low_variance
+        self.estimator, self.dataset_size, self.convention = estimator, dataset_size, convention
+        self.learn_kernel_scale, self.seed = learn_kernel_scale, seed
         # As a config: the optimizer itself is made in the scope of the trainer's strategy.
         self.kernel_optimizer = kernel_optimizer and keras.optimizers.serialize(
             keras.optimizers.get(kernel_optimizer)
         )
         self.learnt_scale: LearntScale | None = None
-        self.seed = seed
-        self._calls = tf.Variable(
-            0,
-            dtype=tf.int32,
-            trainable=False,
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            name="calls",
-        )
+        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        self._calls = tf.Variable(0, trainable=False, dtype=tf.int32, aggregation=first, name="calls")
 
     def build(self, size: int) -> None:
         """Makes the learnt scale, where there is one."""
@@ -142,19 +131,10 @@ class SSLHSICLoss(Objective):
         return self.kernel.scale_as(tf.float32) if learnt is None else tf.identity(learnt.variable.value)
 
     def terms(self, hiddens: Hiddens, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The loss and its terms, for the views of a batch of images; see `Objective.terms`.
+        """The "loss" and its terms, of all outputs of each image, those of the target among them; see `Objective.terms`.
 
-        Args:
-            hiddens: outputs of M views of each image, those of the target among them; M >= 2.
-            seed: int32 [2].
-
-        Returns:
-            Dictionary of float32 scalars: "loss", "hsic_zy", "hsic_zz", and "dependence_ratio", which is hsic_zy /
-            sqrt(hsic_zz) with 0 for independence in every convention. Outputs that lie near each other are drawn
-            together while it is below gamma, and spread where it is above.
-
-        Raises:
-            ValueError: if the outputs are not [B, M, Q] or M is below 2.
+        They are "hsic_zy", "hsic_zz", and "dependence_ratio", which is hsic_zy / sqrt(hsic_zz) with 0 for independence in every
+        convention. Outputs that lie near each other are drawn together while it is below gamma, and spread where it is above.
         """
         return self.terms_of_unit_vectors(unit_views(hiddens), seed)
 
@@ -183,17 +163,13 @@ class SSLHSICLoss(Objective):
         return {"kernel_scale": self.kernel_scale}
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """Returns the loss of the whole batch, repeated for each row [n], so that Keras' mean over the rows
-        is the loss."""
+        """The loss of the whole batch, repeated for each row [n], so that Keras' mean over the rows is the loss."""
         z = unit_norm(tf.cast(y_pred, tf.float32))
         labels = identities(y_true)
         check_labels(z, labels)
         kernel = self._constant_kernel()
-        if self.num_features is None:
-            loss, _, _ = self._exact(z, labels, kernel)
-        else:
-            loss = self._features_with_labels(z, labels, kernel)
-        return tf.fill(tf.shape(z)[:1], loss)
+        of_labels = self._exact if self.num_features is None else self._features_with_labels
+        return tf.fill(tf.shape(z)[:1], of_labels(z, labels, kernel)[0])
 
     def draws(self, kernel: kernels.Kernel, dim: int, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
         """Returns the (frequencies [D, Q], phases [D]) of a step: both draws of hsic_zz, the first one
@@ -236,23 +212,12 @@ class SSLHSICLoss(Objective):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of `__init__`."""
-        return {
-            **super().get_config(),
-            "kernel": kernels.serialize(self.kernel),
-            "gamma": self.gamma,
-            "num_features": self.num_features,
-            "estimator": self.estimator,
-            "dataset_size": self.dataset_size,
-            "convention": self.convention,
-            "shared_draw": self.shared_draw,
-            "low_variance": self.low_variance,
-            "learn_kernel_scale": self.learn_kernel_scale,
-            "kernel_optimizer": self.kernel_optimizer,
-            "seed": self.seed,
-        }
+        """The arguments of `__init__`."""
+        return super().get_config() | {"kernel": kernels.serialize(self.kernel)}
 
-    def _features_with_labels(self, z: tf.Tensor, labels: tf.Tensor, kernel: kernels.Kernel) -> tf.Tensor:
+    def _features_with_labels(
+        self, z: tf.Tensor, labels: tf.Tensor, kernel: kernels.Kernel
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         if isinstance(kernel, kernels.Linear):
             r, r2, *third = z, z
         else:
@@ -262,7 +227,7 @@ class SSLHSICLoss(Objective):
             draws = self.draws(kernel, z.shape[-1], seed)
             r, r2, *third = [features.random_fourier_features(z, *draw) for draw in draws]
         zy = hsic_zy_features(third[0] if third else r, labels=labels, **self._zy_options())
-        return objective(zy, hsic_zz_features(r, r2, ddof=self._ddof()), self.gamma)[0]
+        return objective(zy, hsic_zz_features(r, r2, ddof=self._ddof()), self.gamma)
 
     def _exact(
         self, z: tf.Tensor, labels: tf.Tensor | None, kernel: kernels.Kernel
@@ -290,8 +255,3 @@ class SSLHSICLoss(Objective):
             independent = (finite_population(self.dataset_size) if unbiased else 1.0) / (views - 1)
         ratio = dependence_ratio(zy - independent, zz)
         return {"loss": loss, "hsic_zy": zy, "hsic_zz": zz, "dependence_ratio": ratio}
-
-
-def _check_choice(argument: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{argument} must be one of {choices}, but {value!r} was given.")
