@@ -1,5 +1,5 @@
-"""Estimators of HSIC between representations and image identities (hsic_zy), and of representations with
-themselves (hsic_zz), exact for a kernel or in linear time from random features.
+"""Estimators of HSIC, exact for a kernel or in linear time from random features: between representations and image
+identities (hsic_zy), and of representations with themselves (hsic_zz).
 
 Representations are z [B, M, Q]: M views of each of B images. Where labels are given, they are z [n, Q] with
 integer labels [n]: identities or classes, in any order, in groups that may differ in size.
@@ -25,10 +25,9 @@ def hsic(k: tf.Tensor, l: tf.Tensor, *, unbiased: bool = False, ddof: int = 1) -
     """HSIC of two kernel matrices of the same n samples.
 
         biased    Tr(K H L H) / (n - ddof)^2,   H = I - 11'/n                           (Gretton et al. 2005)
-        unbiased  [Tr(K~ L~) + 1'K~1 1'L~1 / ((n - 1)(n - 2)) - 2 / (n - 2) 1'K~L~1] / (n (n - 3))   (Song et
-        al. 2012)
+        unbiased  [Tr(K~ L~) + 1'K~1 1'L~1 / ((n - 1)(n - 2)) - 2 / (n - 2) 1'K~L~1] / (n (n - 3))
 
-    with K~ and L~ the matrices without their diagonals.
+    with K~ and L~ the matrices without their diagonals (the unbiased one is that of Song et al. 2012).
 
     Args:
         k: symmetric kernel matrix K [n, n], float.
@@ -54,12 +53,8 @@ def hsic(k: tf.Tensor, l: tf.Tensor, *, unbiased: bool = False, ddof: int = 1) -
         return tf.reduce_sum(_double_centre(k) * _double_centre(l)) / (n - ddof) ** 2
     k = tf.linalg.set_diag(k, tf.zeros_like(k[0]))
     l = tf.linalg.set_diag(l, tf.zeros_like(l[0]))  # noqa: E741
-    return song(
-        n,
-        tf.reduce_sum(k * l),
-        tf.reduce_sum(k) * tf.reduce_sum(l),
-        tf.tensordot(tf.reduce_sum(k, 0), tf.reduce_sum(l, 0), 1),
-    )
+    rows = tf.tensordot(tf.reduce_sum(k, 0), tf.reduce_sum(l, 0), 1)
+    return song(n, tf.reduce_sum(k * l), tf.reduce_sum(k) * tf.reduce_sum(l), rows)
 
 
 def hsic_zy(
@@ -72,8 +67,7 @@ def hsic_zy(
     constant: bool = True,
     block_rows: int | None = None,
 ) -> tf.Tensor:
-    """HSIC between representations and identities, exact for a kernel (Li et al. 2021, Corollary and Theorem
-    of appendix A.2).
+    """HSIC between representations and identities, exact for a kernel (Li et al. 2021, appendix A.2).
 
         within   = 1/(B M (M-1)) sum_{ipl} k(z_i^p, z_i^l) - 1/(M-1)
         between  = 1/(B (B-1) M^2) sum_{i != j, p, l} k(z_i^p, z_j^l)
@@ -115,8 +109,7 @@ def hsic_zy(
 def hsic_zz(
     z: tf.Tensor, kernel: Any = "imq", *, unbiased: bool = False, ddof: int = 1, block_rows: int | None = None
 ) -> tf.Tensor:
-    """HSIC of representations with themselves, exact for a kernel: `hsic(K, K)` with K the matrix of all n
-    rows.
+    """HSIC of representations with themselves, exact for a kernel: `hsic(K, K)` with K the matrix of all n rows.
 
     Args:
         z: representations [B, M, Q] or [n, Q], float.
@@ -133,9 +126,8 @@ def hsic_zz(
     """
     z = tf.convert_to_tensor(z)
     flat = tf.reshape(z, [-1, z.shape[-1]])
-    return exact_zz(
-        exact_sums(flat, tf.zeros(tf.shape(flat)[:1], tf.int32), kernel, block_rows), unbiased, ddof
-    )
+    labels = tf.zeros(tf.shape(flat)[:1], tf.int32)
+    return exact_zz(exact_sums(flat, labels, kernel, block_rows), unbiased, ddof)
 
 
 def ssl_hsic(
@@ -150,19 +142,10 @@ def ssl_hsic(
     ddof: int = 1,
     block_rows: int | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The SSL-HSIC objective, exact for a kernel: -hsic_zy + gamma sqrt(hsic_zz), from one pass over the
-    kernel matrix.
+    """The SSL-HSIC objective, exact for a kernel: -hsic_zy + gamma sqrt(hsic_zz), from one pass over the kernel matrix.
 
-    Args:
-        z: representations [B, M, Q], or [n, Q] with labels; float.
-        kernel: as in `hsic_zy`.
-        gamma: weight of the second term, at least 0.
-        labels: as in `hsic_zy`.
-        unbiased: as in `hsic_zy` and `hsic_zz`; a negative hsic_zz counts as 0.
-        dataset_size: as in `hsic_zy`.
-        constant: as in `hsic_zy`.
-        ddof: as in `hsic_zz`.
-        block_rows: as in `hsic_zy`.
+    z is [B, M, Q], or [n, Q] with labels; gamma, at least 0, the weight of the second term. The other arguments are those of
+    `hsic_zy` and `hsic_zz`; of the unbiased estimators, a negative hsic_zz counts as 0.
 
     Returns:
         The loss, hsic_zy and hsic_zz, scalars of the dtype of z.
@@ -217,11 +200,11 @@ def hsic_zy_features(
     )
     squares = tf.reduce_sum(tf.square(sums), axis=1)
     count = tf.reduce_sum(tf.cast(sizes > 0, r.dtype))
+    sum_of_means = tf.reduce_sum(tf.math.divide_no_nan(sums, sizes[:, None]), 0)
     return combine(
         count,
         pairs=mean_pairs(squares - float(constant) * sizes, sizes),
-        squared_mean=tf.reduce_sum(tf.square(tf.reduce_sum(tf.math.divide_no_nan(sums, sizes[:, None]), 0)))
-        / count**2,
+        squared_mean=tf.reduce_sum(tf.square(sum_of_means)) / count**2,
         mean_square=tf.reduce_sum(tf.math.divide_no_nan(squares, sizes**2)) / count,
         unbiased=unbiased,
         dataset_size=dataset_size,

@@ -20,16 +20,14 @@ class Groups(NamedTuple):
 
 
 def group(labels: tf.Tensor) -> Groups:
-    """Groups rows by integer labels [n]. It sorts, so that it compiles under XLA, which `tf.unique` does
-    not."""
+    """Groups rows by integer labels [n]. It sorts, so that it compiles under XLA, which `tf.unique` does not."""
     order = tf.argsort(labels, stable=True)
     ordered = tf.gather(labels, order)
     begins = tf.cast(ordered[1:] != ordered[:-1], tf.int32)
     ordered_index = tf.cumsum(tf.concat([[0], begins], axis=0))
     index = tf.gather(ordered_index, tf.argsort(order))
-    return Groups(
-        index, tf.math.unsorted_segment_sum(tf.ones_like(index, tf.float32), index, tf.size(labels))
-    )
+    sizes = tf.math.unsorted_segment_sum(tf.ones_like(index, tf.float32), index, tf.size(labels))
+    return Groups(index, sizes)
 
 
 def combine(

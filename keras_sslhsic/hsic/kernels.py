@@ -1,8 +1,7 @@
 """Positive definite kernels that depend on the squared distance, and the objective that learns their scale.
 
-A new kernel is one class: subclass `Kernel` and give it `value`. Give it `frequencies` too if its spectral
-distribution is known, and random features work; give it `derivative` if the closed form is faster than
-automatic differentiation.
+A new kernel is a subclass of `Kernel` with `value`; with `frequencies` too if its spectral distribution is known, and random
+features work; with `derivative` if the closed form is faster than automatic differentiation.
 
 Every kernel has k(z, z) = 1 for unit-norm z.
 """

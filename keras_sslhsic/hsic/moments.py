@@ -113,14 +113,10 @@ def _cosine_sums(
 
 
 def _centre(parts: list[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
-    # The mean is held constant by the gradient: it drops out of products of two centred factors, and
-    # `_global` puts back the one place where it does not. This saves a pass over the features on the way
-    # back.
-    rows = sum(tf.shape(part)[0] for part in parts) * replicas.num_replicas()
-    mean = replicas.all_sum(tf.add_n([tf.reduce_sum(part, axis=0) for part in parts])) / tf.cast(
-        rows, parts[0].dtype
-    )
-    mean = tf.stop_gradient(mean)
+    # The mean is held constant by the gradient: it drops out of products of two centred factors, and `_global` puts
+    # back the one place where it does not. This saves a pass over the features on the way back.
+    sums = tf.add_n([tf.reduce_sum(part, axis=0) for part in parts])
+    mean = tf.stop_gradient(replicas.mean_of_sums(sums, sum(tf.shape(part)[0] for part in parts)))
     return [part - mean for part in parts], mean
 
 
