@@ -103,11 +103,8 @@ def networks_model(networks: Networks) -> keras.Model:
     images = keras.Input(networks.encoder.input_shape[1:], name="image")
     embedding = networks.encoder(images)
     projection = networks.projector(embedding)
-    outputs = {
-        "embedding": embedding,
-        "projection": projection,
-        "prediction": networks.predictor(projection),
-    }
+    prediction = networks.predictor(projection)
+    outputs = {"embedding": embedding, "projection": projection, "prediction": prediction}
     if networks.classifier is not None:
         outputs["logits"] = networks.classifier(embedding)
     return keras.Model(images, outputs, name=f"{networks.encoder.name}_networks")
@@ -169,12 +166,7 @@ def converted(
 
 
 def weights_note(architecture: Architecture, encoder: Encoder) -> dict[str, Any]:
-    """What a file of weights has to say of a network of `build_encoder`, for `load_pretrained` to build it again.
-
-    Args:
-        architecture: of the network.
-        encoder: the network with its preprocessing.
-    """
+    """What a file of weights says of a network of `build_encoder`, here with its preprocessing, to build it again."""
     return {
         "architecture": architecture_name(architecture),
         "shape": architecture._asdict(),

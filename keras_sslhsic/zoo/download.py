@@ -23,19 +23,15 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 def fetch(url: str, target: str | os.PathLike, sha256: str | None = None, size: int | None = None) -> Path:
-    """Downloads a file over https, verifies it and only then gives it its name.
+    """Downloads a file over https, verifies it and only then gives it its name, `target`, which it returns.
 
-    Two processes may fetch the same file at once: each writes its own temporary file, and the last rename
-    wins.
+    Two processes may fetch the same file at once: each writes its own temporary file, and the last rename wins.
 
     Args:
         url: an https address (http for this machine's own).
         target: where the file goes; its folder is made.
         sha256: its hash, or None if it is not known.
         size: its length in bytes, or None if it is not known.
-
-    Returns:
-        `target`.
 
     Raises:
         ValueError: if the address, or one that it leads to, is not https; if the file is cut short, too long or of
@@ -47,9 +43,8 @@ def fetch(url: str, target: str | os.PathLike, sha256: str | None = None, size: 
     target = Path(target)
     with files.written_whole(target) as temporary, _open(url) as response:
         declared = response.headers.get("Content-Length", "")
-        chunked = (
-            response.headers.get("Transfer-Encoding", "").lower() == "chunked"
-        )  # and has an end of its own
+        # Has an end of its own.
+        chunked = response.headers.get("Transfer-Encoding", "").lower() == "chunked"
         total = int(declared) if re.fullmatch("[0-9]{1,18}", declared) and not chunked else None
         if total is None and size is None and sha256 is None and not chunked:
             raise ValueError(
@@ -58,11 +53,9 @@ def fetch(url: str, target: str | os.PathLike, sha256: str | None = None, size: 
         most = LARGEST if size is None else size
         if total is not None and total > most:
             raise ValueError(f"{files.display(url)} has {total:,} bytes, more than the {most:,} expected.")
-        received = 0
+        received, name = 0, files.display(target.name)
         with (
-            tqdm(
-                total=total, unit="B", unit_scale=True, desc=files.display(target.name), file=sys.stderr
-            ) as bar,
+            tqdm(total=total, unit="B", unit_scale=True, desc=name, file=sys.stderr) as bar,
             temporary.open("wb") as file,
         ):
             for chunk in _chunks(response, url):
@@ -82,10 +75,7 @@ def fetch(url: str, target: str | os.PathLike, sha256: str | None = None, size: 
 
 def check_sha256(path: str | os.PathLike, expected: str | None, what: object = None) -> None:
     """Raises ValueError if a file's hash is not the expected one; None expects nothing."""
-    if expected is None:
-        return
-    found = files.sha256(path)
-    if found != expected.lower():
+    if expected is not None and (found := files.sha256(path)) != expected.lower():
         raise ValueError(
             f"{files.display(what or path)} has SHA-256 {found}, expected {files.display(expected)}: it was "
             "altered or damaged. Restore it, or write it again."

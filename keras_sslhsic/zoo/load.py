@@ -1,5 +1,6 @@
 """`load_pretrained`: one line from a name, a file or a folder to a network that reads pixels."""
 
+import contextlib
 import os
 import warnings
 from pathlib import Path
@@ -77,7 +78,9 @@ def load_pretrained(
             raise FileNotFoundError(f"There is no file or folder {os.fspath(name)!r}.")
         entry = registry.get(str(name))
         if weights == "random":
-            encoder = _with_entry_preprocessing(_untrained(entry), entry)
+            shape = None, None, entry.channels
+            network = build_encoder(entry.architecture, shape, entry.stem, entry.width)
+            encoder = _with_entry_preprocessing(network, entry)
         else:
             encoder = _load_found(entry, weights, _cache(cache_dir))
         if weights is not None or sources.WEIGHTS_VARIABLE in os.environ:
@@ -111,11 +114,7 @@ def _load_found(entry: registry.Entry, weights: str | os.PathLike | None, cache:
 
 
 def load_encoder(path: Path, entry: registry.Entry | None = None) -> Encoder:
-    """Reads an encoder from any kind of file.
-
-    Args:
-        path: the file.
-        entry: what it has to be, where that is known.
+    """Reads an encoder from any kind of file; `entry` says what it has to be, where that is known.
 
     Raises:
         ValueError: if it is of another kind, damaged or of another architecture.
@@ -141,9 +140,8 @@ def load_encoder(path: Path, entry: registry.Entry | None = None) -> Encoder:
 def _load_keras(path: Path, entry: registry.Entry | None) -> Encoder:
     shown = files.display(path)
     model = model_files.load(path)
-    if compat.is_functional(model) and isinstance(
-        model.output, dict
-    ):  # the converter's networks with their heads
+    # The converter's networks with their heads.
+    if compat.is_functional(model) and isinstance(model.output, dict):
         return _with_entry_preprocessing(model.get_layer(index=1), entry)
     try:
         encoder = _with_spec(model, path)
@@ -158,8 +156,7 @@ def _load_keras(path: Path, entry: registry.Entry | None) -> Encoder:
         expected = entry.feature_size, entry.parameters
         if found != expected:
             raise ValueError(
-                f"{shown} is of another architecture than {entry.name}: (features, parameters) are {found}, expected "
-                f"{expected}."
+                f"{shown} is of another architecture than {entry.name}: (features, parameters) {found}, expected {expected}."
             )
     return encoder
 
@@ -199,8 +196,7 @@ def _load_weights(path: Path, entry: registry.Entry | None) -> Encoder:
         )
     name = str(note.get("architecture") or "resnet")
     problem = (
-        f"does not hold the weights of {files.display(name)}, as the converter and save_weights of a build_encoder write "
-        "them"
+        f"does not hold the weights of {files.display(name)}, as the converter and save_weights write them"
     )
     with model_files.within_bounds(path, problem), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one warning a layer, before the error that matters
@@ -217,28 +213,18 @@ def _load_weights(path: Path, entry: registry.Entry | None) -> Encoder:
 
 
 def _noted_architecture(note: dict[str, Any], path: Path) -> Architecture:
-    try:
-        shape: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in note["shape"].items()
-        }
-        built = Architecture(**shape)
+    with contextlib.suppress(KeyError, TypeError, AttributeError):
+        shape: dict[str, Any] = note["shape"]
+        built = Architecture(**{k: tuple(v) if isinstance(v, list) else v for k, v in shape.items()})
         counts = *built.blocks, *built.channels, built.stem_channels, note["channels"]
-        usable = all(type(count) is int and count > 0 for count in counts)
-        usable = (
-            usable and type(built.bottleneck) is bool and isinstance(note.get("architecture"), str | None)
-        )
-        usable = usable and len(built.blocks) == len(built.channels) > 0
-    except (KeyError, TypeError, AttributeError):
-        usable = False
-    if not usable:
-        raise ValueError(
-            f"{files.display(path)} has a note that names no network: convert the checkpoint again."
-        )
-    return built
-
-
-def _untrained(entry: registry.Entry) -> keras.Model:
-    return build_encoder(entry.architecture, (None, None, entry.channels), entry.stem, entry.width)
+        if (
+            all(type(count) is int and count > 0 for count in counts)
+            and len(built.blocks) == len(built.channels) > 0
+            and type(built.bottleneck) is bool
+            and isinstance(note.get("architecture"), str | None)
+        ):
+            return built
+    raise ValueError(f"{files.display(path)} has a note that names no network: convert the checkpoint again.")
 
 
 def _check_architecture(path: Path, found: Architecture, entry: registry.Entry | None) -> None:

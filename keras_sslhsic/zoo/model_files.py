@@ -85,14 +85,10 @@ def load(path: str | os.PathLike) -> keras.Model:
 def within_bounds(path: str | os.PathLike, problem: str) -> Iterator[None]:
     """Within it, a ``.keras`` or ``.weights.h5`` file is made a model of, as large as its bytes allow.
 
-    Args:
-        path: the file.
-        problem: what the message says of the file if anything goes wrong.
-
     Raises:
         OSError: if there is no such file, or it is no regular one.
         ValueError: if the file declares more than its size allows, if variables of more numbers than it has are made,
-            and for whatever else goes wrong.
+            and for whatever else goes wrong; the message says the `problem` of the file.
     """
     with _opened(path, problem) as content:
         if isinstance(content, zipfile.ZipFile):

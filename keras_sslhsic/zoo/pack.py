@@ -19,15 +19,12 @@ DATA = "bundled Fashion-MNIST subset (10,000 training images, MIT licence), with
 
 
 def pack(run: str | os.PathLike, name: str, folder: str | os.PathLike = registry.BUNDLED) -> Entry:
-    """Copies a run's encoder and its measured accuracy into a folder of bundled networks.
+    """Copies a run's encoder and its measured accuracy into a folder of bundled networks; returns the registry entry.
 
     Args:
         run: run folder of `keras-sslhsic pretrain`, with encoder.keras, config.json and summary.json.
         name: what `load_pretrained` is to be asked for.
         folder: where ``NAME.keras`` and ``NAME.json`` go.
-
-    Returns:
-        The registry entry.
 
     Raises:
         FileNotFoundError: if the run is not finished.
@@ -35,11 +32,10 @@ def pack(run: str | os.PathLike, name: str, folder: str | os.PathLike = registry
         OSError: if the files cannot be written.
         lock.InUseError: if another process is packing this name.
     """
-    run, folder = Path(run), Path(folder)
+    run, target = Path(run), Path(folder) / f"{name}.keras"
     facts = _facts(files.read_json(run / "config.json"), files.read_json(run / "summary.json"), run)
     encoder = load_encoder(run / ENCODER_FILE)
     fields = describe(encoder, name, facts)
-    target = folder / f"{name}.keras"
     with lock.held(target):
         return save_entry(encoder, fields, target, target.with_suffix(".json"))
 

@@ -23,12 +23,7 @@ _NOT_PUBLISHED = """No weights of {name} are at hand: its authors published none
 
 
 def find(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path) -> Path:
-    """Finds the file with an entry's weights, downloading it if need be.
-
-    Args:
-        entry: what is looked for.
-        weights: a path or address given by the user, or None for the usual places.
-        cache: folder of downloaded files.
+    """Finds the file with an entry's weights in what `load_pretrained` was given, or the usual places; downloads it.
 
     Raises:
         FileNotFoundError: if the weights are nowhere.
