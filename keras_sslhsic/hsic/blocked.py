@@ -24,8 +24,8 @@ def kernel_sums(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Row sums of the shifted kernel matrix A = k(rows, columns) - shift.
 
-    The gradient is with respect to `rows` and `columns`. It computes the blocks once more rather than keep
-    them, so that memory grows as block_rows x n in both directions.
+    The gradient, with respect to `rows` and `columns`, computes the blocks once more rather than keep them, so that memory
+    grows as block_rows x n in both directions.
 
     Args:
         rows: [m, Q], float.
@@ -34,8 +34,7 @@ def kernel_sums(
         column_labels: integers [n].
         weights: [n, k], constant.
         kernel: the kernel, its scale constant.
-        shift: scalar, constant. One near the mean of the kernel keeps the sums of squares free of
-            cancellation.
+        shift: scalar, constant. One near the mean of the kernel keeps the sums of squares free of cancellation.
         block_rows: number of rows of A held at a time; by default what takes 4 MiB in float32.
 
     Returns:

@@ -21,9 +21,7 @@ def check_views(z: tf.Tensor, unbiased: bool = False) -> None:
 def check_labels(z: tf.Tensor, labels: tf.Tensor) -> None:
     """Raises a ValueError unless z is [n, Q] and labels [n]."""
     if z.shape.rank != 2 or labels.shape.rank != 1 or not z.shape[:1].is_compatible_with(labels.shape):
-        raise ValueError(
-            f"Expected z [n, Q] and labels [n], found {tuple(z.shape)} and {tuple(labels.shape)}."
-        )
+        raise ValueError(f"Expected z [n, Q] and labels [n], found {z.shape} and {labels.shape}.")
 
 
 def check_samples(n: int | None, unbiased: bool) -> None:

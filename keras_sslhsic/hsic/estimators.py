@@ -44,9 +44,7 @@ def hsic(k: tf.Tensor, l: tf.Tensor, *, unbiased: bool = False, ddof: int = 1) -
     """
     k, l = tf.convert_to_tensor(k), tf.convert_to_tensor(l)  # noqa: E741
     if k.shape.rank != 2 or k.shape != l.shape or k.shape[0] != k.shape[1]:
-        raise ValueError(
-            f"Expected two matrices [n, n] of one shape, found {tuple(k.shape)} and {tuple(l.shape)}."
-        )
+        raise ValueError(f"Expected two matrices [n, n] of one shape, found {k.shape} and {l.shape}.")
     check_samples(k.shape[0], unbiased)
     n = tf.cast(tf.shape(k)[0], k.dtype)
     if not unbiased:
@@ -195,9 +193,8 @@ def hsic_zy_features(
     check_labels(r, labels)
     groups = group(replicas.all_gather(labels))
     sizes = tf.cast(groups.sizes, r.dtype)
-    sums = replicas.all_sum(
-        tf.math.unsorted_segment_sum(r, replicas.own_rows(groups.index), tf.size(groups.index))
-    )
+    own = replicas.own_rows(groups.index)
+    sums = replicas.all_sum(tf.math.unsorted_segment_sum(r, own, tf.size(groups.index)))
     squares = tf.reduce_sum(tf.square(sums), axis=1)
     count = tf.reduce_sum(tf.cast(sizes > 0, r.dtype))
     sum_of_means = tf.reduce_sum(tf.math.divide_no_nan(sums, sizes[:, None]), 0)
@@ -231,9 +228,7 @@ def hsic_zz_features(r: tf.Tensor, r2: tf.Tensor, *, ddof: int = 1) -> tf.Tensor
     """
     r, r2 = tf.convert_to_tensor(r), tf.convert_to_tensor(r2)
     if r.shape[:-1] != r2.shape[:-1]:
-        raise ValueError(
-            f"Both draws need the same rows, found the shapes {tuple(r.shape)} and {tuple(r2.shape)}."
-        )
+        raise ValueError(f"Both draws need the same rows, found the shapes {r.shape} and {r2.shape}.")
     r, r2 = [x if x.shape.rank == 3 else x[:, None, :] for x in (r, r2)]
     return moments_zz(feature_moments(r, r2), ddof)
 

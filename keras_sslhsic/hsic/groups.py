@@ -57,9 +57,8 @@ def combine(
 def mean_pairs(sums: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
     """Mean over groups of two rows or more of sums / (size (size - 1))."""
     many = tf.cast(sizes > 1.5, sizes.dtype)
-    return tf.math.divide_no_nan(
-        tf.reduce_sum(many * tf.math.divide_no_nan(sums, sizes * (sizes - 1.0))), tf.reduce_sum(many)
-    )
+    means = many * tf.math.divide_no_nan(sums, sizes * (sizes - 1.0))
+    return tf.math.divide_no_nan(tf.reduce_sum(means), tf.reduce_sum(many))
 
 
 def finite_population(dataset_size: int | None) -> float:

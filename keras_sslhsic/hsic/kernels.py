@@ -60,9 +60,6 @@ class Kernel(abc.ABC):
     def frequencies(self, dim: int) -> tfd.Distribution:
         """Returns the spectral distribution of the kernel on R^dim: k(z, z') = E_w cos(w'(z - z')) (Bochner).
 
-        Args:
-            dim: number of dimensions of z.
-
         Raises:
             ValueError: if the kernel has no spectral distribution.
         """
@@ -156,9 +153,7 @@ def get(identifier: str | Kernel | dict[str, Any]) -> Kernel:
     name, config = identifier.get("class_name"), identifier.get("config", {})
     classes = _KERNELS | {cls.__name__: cls for cls in _subclasses(Kernel)}
     if name not in classes:
-        raise ValueError(
-            f"Unknown kernel {name!r}: expected one of {sorted(classes)}, a Kernel, or its config."
-        )
+        raise ValueError(f"Unknown kernel {name!r}: give one of {sorted(classes)}, a Kernel, or its config.")
     return classes[name].from_config(config)
 
 
@@ -215,15 +210,9 @@ def evenly_spread_rows(z: tf.Tensor, max_rows: int) -> tf.Tensor:
     """Picks rows of z [B, M, Q] that stand for all of them: each view gives equally many, each image about as many.
 
     Every view gives m = max_rows // M of its B rows, or all of them if it has no more; row j of the n = m M picked
-    is that of image floor(j B / n) and view j mod M. So the views take turns along the images, and no image gives
-    two rows more than another. The picks of R replicas together are those of the whole batch, if R divides m.
-
-    Args:
-        z: representations [B, M, Q].
-        max_rows: at least M.
-
-    Returns:
-        Rows [n, Q], n <= max_rows.
+    is that of image floor(j B / n) and view j mod M: [n, Q], n <= max_rows for max_rows >= M. So the views take turns along
+    the images, and no image gives two rows more than another. The picks of R replicas together are those of the whole batch,
+    if R divides m.
     """
     static, views, size = z.shape
     images = tf.shape(z)[0] if static is None else static

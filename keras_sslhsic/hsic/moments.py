@@ -58,9 +58,6 @@ def cosine_moments(z: tf.Tensor, first: tuple, second: tuple) -> Moments:
         z: representations [B, M, Q], float.
         first: frequencies [D, Q] and phases [D] of r.
         second: frequencies [D2, Q] and phases [D2] of r2.
-
-    Returns:
-        The moments.
     """
     first, second = [(tf.cast(w, z.dtype), tf.cast(b, z.dtype)) for w, b in (first, second)]
     sums, cross, mean = _cosine_sums(z, *first, *second)
