@@ -202,11 +202,7 @@ def unit_views(hiddens: Hiddens) -> tf.Tensor:
 
 
 def pairs(online: int, target: int) -> tf.Tensor:
-    """1 / (their number) for each pair of different views, 0 for a view with itself: float32 [M, M'].
-
-    Args:
-        online: number M of views.
-        target: number M' of views; they are the first of the M.
+    """1 / (their number) for each pair of different views, 0 for a view with itself: float32 [M, M'], M' first of the M.
 
     Raises:
         ValueError: if there is no pair.
@@ -247,7 +243,5 @@ def of_target(hiddens: Hiddens) -> tf.Tensor:
 def identities(y_true: tf.Tensor) -> tf.Tensor:
     """The integer identities [n] of rows, of a Keras target [n] or [n, 1]."""
     if y_true.shape.rank not in (1, 2) or (y_true.shape.rank == 2 and y_true.shape[1] != 1):
-        raise ValueError(
-            f"Expected y_true with the identities [n] or [n, 1], but found the shape {tuple(y_true.shape)}."
-        )
+        raise ValueError(f"Expected y_true, identities [n] or [n, 1], found the shape {y_true.shape}.")
     return tf.cast(tf.reshape(y_true, [-1]), tf.int32)

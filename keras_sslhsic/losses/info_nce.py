@@ -13,11 +13,9 @@ from keras_sslhsic.losses.base import Hiddens, Objective, identities, register, 
 class InfoNCELoss(Objective):
     """InfoNCE (van den Oord et al. 2018), in the form of the paper's ablation.
 
-    For each view, every other view of the same image is a positive, and all views of all other images are
-    the negatives:
+    For each view, every other view of the same image is a positive, and all views of all other images are the negatives:
 
-        -mean over positive pairs (a, b) of  log( e^{a'b / t} / (e^{a'b / t} + sum_{negatives c} e^{a'c / t})
-        )
+        -mean over positive pairs (a, b) of  log( e^{a'b / t} / (e^{a'b / t} + sum_{negatives c} e^{a'c / t}) )
 
     Args:
         temperature: t, positive.

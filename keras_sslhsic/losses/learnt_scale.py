@@ -35,13 +35,9 @@ class LearntScale:
                 f"The scale of a kernel must be at least {kernels.MIN_SCALE} to be learnt, found {scale:g}: float32 does not "
                 "tell the distances apart that a smaller one is for. Give a larger one, or learn_kernel_scale=False."
             )
+        # The same on all replicas: the sum of their gradients moves it.
         self.variable = keras.Variable(
-            scale,
-            trainable=False,
-            dtype="float32",
-            # The same on all replicas: the sum of their gradients moves it.
-            aggregation="only_first_replica",
-            name="kernel_scale",
+            scale, trainable=False, dtype="float32", aggregation="only_first_replica", name="kernel_scale"
         )
         self.variable.constraint = _LargeEnough()
         self.optimizer = keras.optimizers.deserialize(optimizer) if optimizer else keras.optimizers.Adam(3e-4)

@@ -20,13 +20,11 @@ from keras_sslhsic.losses.learnt_scale import LearntScale
 
 @register("ssl_hsic")
 class SSLHSICLoss(Objective):
-    """The SSL-HSIC loss (Li et al. 2021, section 3): dependence on the image identity, less kernelised
-    variance.
+    """The SSL-HSIC loss (Li et al. 2021, section 3): dependence on the image identity, less kernelised variance.
 
         loss = -hsic_zy + gamma sqrt(hsic_zz)
 
-    All of it is computed in float32, whatever the dtype policy. Where hsic_zz is 0, its square root has
-    gradient 0.
+    All of it is computed in float32, whatever the dtype policy. Where hsic_zz is 0, its square root has gradient 0.
 
     A trainer gives it the outputs of all views, with those of the target network where there is one, which it divides by
     their norms. It then learns the scale of the kernel too, beside the networks (sections 4.1, D.1.2).
@@ -172,23 +170,15 @@ class SSLHSICLoss(Objective):
         return tf.fill(tf.shape(z)[:1], of_labels(z, labels, kernel)[0])
 
     def draws(self, kernel: kernels.Kernel, dim: int, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns the (frequencies [D, Q], phases [D]) of a step: both draws of hsic_zz, the first one
-        hsic_zy's too, unless it has a third of its own. A subclass that overrides this fixes the features.
+        """The (frequencies [D, Q], phases [D]) of a step: both draws of hsic_zz, the first one hsic_zy's too, unless it has
+        a third of its own. A subclass that overrides this fixes the features.
         """
         seeds = tf.unstack(tf.random.split(seed, 2 if self.shared_draw else 3, alg="philox"))
         assert self.num_features is not None
         return [features.draw(kernel, dim, self.num_features, s, self.low_variance) for s in seeds]
 
     def largest_ratio(self, images: int, views: int) -> float:
-        """The largest `dependence_ratio` that a batch can have, whatever the representations.
-
-        With a larger gamma the loss is least where all representations are equal. See `hsic.ratio.largest_ratio`;
-        the unbiased estimators have no such bound.
-
-        Args:
-            images: number B of images in the batch.
-            views: number M of views of each.
-        """
+        """The largest `dependence_ratio` of B images in M views, see `hsic.ratio.largest_ratio`; none if unbiased."""
         return math.inf if self.estimator == "unbiased" else largest_ratio(images, views, self._ddof())
 
     def warning(self, images: int, views: int, target: bool) -> str | None:

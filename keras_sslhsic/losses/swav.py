@@ -101,13 +101,8 @@ class SwAVLoss(Objective):
 def balanced(scores: tf.Tensor, epsilon: float, iterations: int) -> tf.Tensor:
     """Assigns the images of a batch to prototypes, as many to each (Sinkhorn and Knopp; Cuturi 2013).
 
-    Args:
-        scores: cosines float32 [B, M, K] of this replica's images with prototypes; each view is balanced by itself.
-        epsilon: the codes are proportional to exp(scores / epsilon) before they are balanced.
-        iterations: how often.
-
-    Returns:
-        Codes float32 [B, M, K], which sum to 1 over prototypes, and nearly to B / K over the images of all replicas.
+    Of cosines float32 [B, M, K] with prototypes it makes codes, proportional to exp(scores / epsilon) before they are balanced,
+    each view by itself: they sum to 1 over prototypes, and nearly to B / K over the images of all replicas.
     """
     # The constant cancels: no cosine is above 1, and nothing overflows.
     codes = tf.exp((scores - 1.0) / epsilon)
