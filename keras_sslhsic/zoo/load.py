@@ -21,6 +21,7 @@ from keras_sslhsic.encoders import (
 from keras_sslhsic.encoders.resnet import architecture as named_architecture
 from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.encoders.unlabelled import BareNetworkError
+from keras_sslhsic.files import display
 from keras_sslhsic.zoo import convert, model_files, registry, sources
 
 
@@ -68,9 +69,7 @@ def load_pretrained(
     path = Path(name)
     if str(name) not in registry.entries() and path.exists():
         if weights is not None:
-            raise ValueError(
-                f"{files.display(path)} holds its own weights: leave out weights={str(weights)!r}."
-            )
+            raise ValueError(f"{display(path)} holds its own weights: leave out weights={str(weights)!r}.")
         file = sources.in_folder(path)
         encoder, entry = load_encoder(file), sources.entry_beside(file)
     else:
@@ -107,9 +106,7 @@ def _load_found(entry: registry.Entry, weights: str | os.PathLike | None, cache:
         return load_encoder(path, entry)
     except ValueError as error:
         if sources.forget(path, cache):
-            raise ValueError(
-                f"{error} What was downloaded is removed from the cache, to be fetched again."
-            ) from error
+            raise ValueError(f"{error} It is removed from the cache, to be fetched again.") from error
         raise
 
 
@@ -133,12 +130,12 @@ def load_encoder(path: Path, entry: registry.Entry | None = None) -> Encoder:
     except (ValueError, OSError):
         raise
     except Exception as error:  # of a graph of layers that nobody would draw
-        raise ValueError(f"{files.display(path)} holds no encoder: {model_files.reason(error)}.") from error
-    raise ValueError(f"{files.display(path)} is no model file: expected .keras, .weights.h5, .npy or .pkl.")
+        raise ValueError(f"{display(path)} holds no encoder: {model_files.reason(error)}.") from error
+    raise ValueError(f"{display(path)} is no model file: expected .keras, .weights.h5, .npy or .pkl.")
 
 
 def _load_keras(path: Path, entry: registry.Entry | None) -> Encoder:
-    shown = files.display(path)
+    shown = display(path)
     model = model_files.load(path)
     # The converter's networks with their heads.
     if compat.is_functional(model) and isinstance(model.output, dict):
@@ -169,7 +166,7 @@ def _with_spec(model: keras.Model, path: Path) -> Encoder:
 
 
 def _check_for_imagenet(network: keras.Model, path: Path) -> None:
-    shown = files.display(path)
+    shown = display(path)
     if network.input_shape[1:] != (None, None, 3):
         raise ValueError(
             f"{shown} is an encoder of images {list(network.input_shape[1:])} without normalisation: save "
@@ -192,12 +189,10 @@ def _load_weights(path: Path, entry: registry.Entry | None) -> Encoder:
         note = {"architecture": entry.architecture, "channels": entry.channels, "stem": entry.stem}
     else:
         raise ValueError(
-            f"{files.display(path)} does not say of which network it is: give the name and weights={str(path)!r}."
+            f"{display(path)} does not say of which network it is: give the name and weights={str(path)!r}."
         )
     name = str(note.get("architecture") or "resnet")
-    problem = (
-        f"does not hold the weights of {files.display(name)}, as the converter and save_weights write them"
-    )
+    problem = f"does not hold the weights of {display(name)}, as the converter and save_weights write them"
     with model_files.within_bounds(path, problem), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one warning a layer, before the error that matters
         encoder = resnet(built, (None, None, note["channels"]), note["stem"], name)
@@ -209,13 +204,14 @@ def _load_weights(path: Path, entry: registry.Entry | None) -> Encoder:
         spec = EncoderSpec.from_dict(note["spec"])
         return with_preprocessing(encoder, spec.mean, spec.std, spec.resize, spec.antialias)
     except ValueError as error:
-        raise ValueError(f"{files.display(path)}: {error}") from None
+        raise ValueError(f"{display(path)}: {error}") from None
 
 
 def _noted_architecture(note: dict[str, Any], path: Path) -> Architecture:
     with contextlib.suppress(KeyError, TypeError, AttributeError):
-        shape: dict[str, Any] = note["shape"]
-        built = Architecture(**{k: tuple(v) if isinstance(v, list) else v for k, v in shape.items()})
+        given = note["shape"].items()
+        shape: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
+        built = Architecture(**shape)
         counts = *built.blocks, *built.channels, built.stem_channels, note["channels"]
         if (
             all(type(count) is int and count > 0 for count in counts)
@@ -224,15 +220,13 @@ def _noted_architecture(note: dict[str, Any], path: Path) -> Architecture:
             and isinstance(note.get("architecture"), str | None)
         ):
             return built
-    raise ValueError(f"{files.display(path)} has a note that names no network: convert the checkpoint again.")
+    raise ValueError(f"{display(path)} has a note that names no network: convert the checkpoint again.")
 
 
 def _check_architecture(path: Path, found: Architecture, entry: registry.Entry | None) -> None:
     if entry is not None and found != named_architecture(entry.architecture, entry.width):
         name = convert.architecture_name(found) or f"a network of {found}"
-        raise ValueError(
-            f"{files.display(path)} is of another architecture: {name}, expected {entry.architecture}."
-        )
+        raise ValueError(f"{display(path)} has another architecture: {name}, expected {entry.architecture}.")
 
 
 def _with_entry_preprocessing(encoder: keras.Model, entry: registry.Entry | None) -> Encoder:

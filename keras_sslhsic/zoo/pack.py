@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_sslhsic import files, lock
+from keras_sslhsic.files import display
 from keras_sslhsic.zoo import registry
 from keras_sslhsic.zoo.load import load_encoder
 from keras_sslhsic.zoo.registry import Entry
@@ -45,7 +46,7 @@ def _facts(config: dict[str, Any], summary: dict[str, Any], run: Path) -> dict[s
         rows = [row for row in summary["results"] if row["features"] == "pretrained"]
         if len(rows) != 1:
             raise ValueError(
-                f"{files.display(run)} holds {len(rows)} accuracies of the pretrained encoder, expected one."
+                f"{display(run)} holds {len(rows)} accuracies of the pretrained encoder, expected one."
             )
         return {
             "architecture": config["encoder"]["name"],
@@ -59,7 +60,7 @@ def _facts(config: dict[str, Any], summary: dict[str, Any], run: Path) -> dict[s
         }
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"The config.json or summary.json in {files.display(run)} is not that of a run of `pretrain`: {error!r}."
+            f"The config.json or summary.json in {display(run)} is not that of a run of `pretrain`: {error!r}."
         ) from error
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_sslhsic import files, lock
 from keras_sslhsic.encoders import Encoder, encoder_hash, encoder_of
+from keras_sslhsic.files import display
 from keras_sslhsic.zoo import model_files, registry
 from keras_sslhsic.zoo.registry import Entry
 from keras_sslhsic.zoo.sources import ENCODER_FILE, ENTRY_FILE, entry_beside
@@ -113,11 +114,11 @@ def _check_replaceable(directory: Path) -> None:
     for file in filter(Path.exists, (encoder, card)):
         if previous is None or (file == encoder and previous.sha256 != files.sha256(file)):
             raise FileExistsError(
-                f"{files.display(directory)} holds a {file.name} of something else: choose another folder."
+                f"{display(directory)} holds a {file.name} of something else: choose another folder."
             )
         if file == card and files.read_regular(card, 2**20) != format_card(previous).encode():
             raise FileExistsError(
-                f"{files.display(card)} was edited since it was written: move it away to have it written anew."
+                f"{display(card)} was edited since it was written: move it away to have it written anew."
             )
 
 
@@ -171,13 +172,13 @@ def format_card(entry: Entry) -> str:
     """Formats the model card of an entry, in Markdown."""
 
     def shown(value: Any) -> Any:
-        lines = map(files.display, value.split("\n")) if isinstance(value, str) else ()
+        lines = map(display, value.split("\n")) if isinstance(value, str) else ()
         return "\n".join(lines) or value or "not stated"
 
     side = entry.input_size
-    metrics = [f"- {files.display(key)}: {value:.2f} %" for key, value in entry.metrics.items()]
+    metrics = [f"- {display(key)}: {value:.2f} %" for key, value in entry.metrics.items()]
     fields = {key: shown(value) for key, value in vars(entry).items()} | {
-        "name": files.display(entry.name),
+        "name": display(entry.name),
         "input": "any size" if side is None else f"{side}x{side} pixels (others are resized)",
         "metrics": "\n".join(metrics) or "Nothing yet.",
     }
