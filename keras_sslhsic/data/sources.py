@@ -37,7 +37,12 @@ def bundled_splits(holdout: float = 0.0) -> tuple[Arrays, Arrays]:
 
 @SOURCES.register("bundled")
 def _bundled(holdout: float = 0.0, **order: Any) -> Images:
-    """The bundled images, but for those that `bundled_splits` holds out."""
+    """The bundled images.
+
+    Args:
+        holdout: share that is kept from training, and evaluated on in the place of the test images.
+        **order: see `keras_sslhsic.data.Order`.
+    """
     return from_arrays(*bundled_splits(holdout)[0], class_names=bundled.CLASS_NAMES, **order)
 
 
