@@ -1,8 +1,7 @@
 """The paper's way to the frequencies of the inverse multiquadric kernel: a grid of amplitudes from their density.
 
-A reference for tests and comparisons, in NumPy and SciPy. Use `spectral.IMQFrequencies` for everything else:
-it is exact, and needs no grid. Li et al. 2021 (appendix C) sample the amplitude a = c |w| of a frequency w in
-R^n from
+A reference for tests and comparisons, in NumPy and SciPy. Use `spectral.IMQFrequencies` for everything else: it is
+exact, and needs no grid. Li et al. 2021 (appendix C) sample the amplitude a = c |w| of a frequency w in R^n from
 
     p(a) proportional to a^nu K_nu(a),   nu = (n - 1) / 2
 

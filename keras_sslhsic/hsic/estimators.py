@@ -33,8 +33,7 @@ def hsic(k: tf.Tensor, l: tf.Tensor, *, unbiased: bool = False, ddof: int = 1) -
         k: symmetric kernel matrix K [n, n], float.
         l: symmetric kernel matrix L [n, n], of the same dtype.
         unbiased: which of the two. The unbiased one may be negative, and needs n >= 4.
-        ddof: 1 for the divisor (n - 1)^2 of the paper, 0 for the n^2 of a V-statistic; the biased one alone
-            uses it.
+        ddof: 1 for the divisor (n - 1)^2 of the paper, 0 for the n^2 of a V-statistic; the biased one alone uses it.
 
     Returns:
         Scalar of the dtype of k.
@@ -84,8 +83,7 @@ def hsic_zy(
         labels: integers [n].
         unbiased: which of the two.
         dataset_size: number N of images for the unbiased one; by default infinite.
-        constant: whether to subtract 1/(M-1). It makes the value 0 for independence; the released code
-            leaves it out.
+        constant: whether to subtract 1/(M-1). It makes the value 0 for independence; the released code leaves it out.
         block_rows: rows of the kernel matrix held at a time; by default what takes 4 MiB.
 
     Returns:

@@ -139,9 +139,8 @@ def get(identifier: str | Kernel | dict[str, Any]) -> Kernel:
     """Returns the kernel that an identifier stands for.
 
     Args:
-        identifier: "linear", "gaussian" or "imq" (scale 1), a `Kernel`, or a dictionary with one of these
-            names or the name of a subclass of `Kernel` under "class_name" and the arguments under "config"
-            (see `serialize`).
+        identifier: "linear", "gaussian" or "imq" (scale 1), a `Kernel`, or a dictionary with one of these names or the
+            name of a subclass of `Kernel` under "class_name" and the arguments under "config" (see `serialize`).
 
     Raises:
         ValueError: if there is no such kernel.

@@ -1,8 +1,7 @@
 """The moments of features that HSIC is made of, centred on their global mean.
 
-Everything here is a sum over images. Under a `tf.distribute` strategy each replica holds its own images and
-the sums are global, so that what travels does not depend on the batch: a vector of D, a matrix of D x D and
-a scalar.
+Everything here is a sum over images. Under a `tf.distribute` strategy each replica holds its own images and the sums
+are global, so that what travels does not depend on the batch: a vector of D, a matrix of D x D and a scalar.
 """
 
 from __future__ import annotations

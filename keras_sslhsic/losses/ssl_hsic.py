@@ -29,20 +29,18 @@ class SSLHSICLoss(Objective):
     A trainer gives it the outputs of all views, with those of the target network where there is one, which it divides by
     their norms. It then learns the scale of the kernel too, beside the networks (sections 4.1, D.1.2).
 
-    As `loss(y_true, y_pred)`, y_true holds the integer identity of the image (or a class) of each row, [n]
-    or [n, 1], below 2^24 in magnitude (Keras turns it into float32), and y_pred [n, Q] its representation,
-    which is divided by its norm. Rows of one identity may come in any order and number, one image two times
-    or more; groups count equally. Each call draws new features, from `seed` and a counter that the loss
-    keeps in a variable; so create it inside the scope of a distribution strategy, as the model is. The
-    counter is not part of the configuration.
+    As `loss(y_true, y_pred)`, y_true holds the integer identity of the image (or a class) of each row, [n] or [n, 1],
+    below 2^24 in magnitude (Keras turns it into float32), and y_pred [n, Q] its representation, which is divided by its
+    norm. Rows of one identity may come in any order and number, one image two times or more; groups count equally. Each
+    call draws new features, from `seed` and a counter that the loss keeps in a variable; so create it inside the scope
+    of a distribution strategy, as the model is. The counter is not part of the configuration.
 
     Args:
         kernel: "imq", "gaussian", "linear", a `hsic.kernels.Kernel` or its config. A learnt scale begins with its own.
         gamma: weight of sqrt(hsic_zz), at least 0. Without a target network the outputs collapse if hsic_zy /
             sqrt(hsic_zz) does not come to exceed it; docs/method.md says how to choose it.
-        num_features: number D of random features of each draw (cost linear in the batch), or None for the
-            exact kernel (quadratic in time, but not in memory). The linear kernel needs none: its features
-            are the representations.
+        num_features: number D of random features of each draw (cost linear in the batch), or None for the exact kernel
+            (quadratic in time, but not in memory). The linear kernel needs none: its features are the representations.
         estimator: "biased" or "unbiased". The unbiased hsic_zy is exact in expectation for B images out of
             `dataset_size`; hsic_zz is then that of Song et al. 2012 for the exact kernel; with features, it
             stays the biased one, of two independent draws.
@@ -52,8 +50,7 @@ class SSLHSICLoss(Objective):
             constant out. The gradients differ by the factor of hsic_zz alone.
         shared_draw: whether hsic_zy uses the first of the two draws of hsic_zz, as in the authors' code
             (each term has the same expectation, at two thirds of the cost), or a third one.
-        low_variance: whether to draw the features with less variance, as `hsic.features.draw` does on
-            request.
+        low_variance: whether to draw the features with less variance, as `hsic.features.draw` does on request.
         learn_kernel_scale: whether a trainer learns the scale, where the kernel has a best one (the linear kernel has
             none). It is then held at `hsic.kernels.MIN_SCALE` or above.
         kernel_optimizer: for the scale, a Keras optimizer or its config; None is Adam with the released code's 3e-4.

@@ -123,8 +123,7 @@ def convert(
         source: SSL-HSIC's ``checkpoint.npy`` or BYOL's ``.pkl``.
         target: ``NAME.weights.h5`` (the encoder's weights, and how to build it) or ``NAME.keras`` (the
             encoder with resizing to 224 and normalisation inside). `load_pretrained` reads both.
-        heads: write projector, predictor and classifier too: the model of `networks_model`, to
-            ``NAME.keras``.
+        heads: write projector, predictor and classifier too: the model of `networks_model`, to ``NAME.keras``.
         expect: name of the architecture that it has to be, e.g. ``"r50_1x"``.
 
     Returns:

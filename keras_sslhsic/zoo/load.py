@@ -37,11 +37,10 @@ def load_pretrained(
     Args:
         name: a name of `list_pretrained`; or a folder of `save_pretrained`, a run folder, a ``.keras`` file,
             or a ``.weights.h5`` file of the converter.
-        weights: for a name of the zoo: a file (``.weights.h5``, ``.keras``, an official ``.npy`` or
-            ``.pkl``), a folder, an https address (``#sha256=...`` at its end is checked), or ``"random"`` for
-            the untrained network. By default they come from the folder or base address in the environment
-            variable ``KERAS_SSLHSIC_WEIGHTS``, from the files bundled with the package, from the cache, or
-            from where they were published, in this order.
+        weights: for a name of the zoo: a file (``.weights.h5``, ``.keras``, an official ``.npy`` or ``.pkl``), a
+            folder, an https address (``#sha256=...`` at its end is checked), or ``"random"`` for the untrained network.
+            By default they come from the folder or base address in the environment variable ``KERAS_SSLHSIC_WEIGHTS``,
+            from the files bundled with the package, from the cache, or from where they were published, in this order.
         cache_dir: folder of downloaded weights; ``~/.cache/keras_sslhsic`` by default.
         trainable: whether the weights may be trained. A frozen network always uses its moving statistics.
         freeze_batch_norm: in a trainable network, keep every BatchNormalization layer (statistics, scale and
@@ -52,9 +51,8 @@ def load_pretrained(
         them, as those of the zoo for ImageNet do), to float32 features [B, F].
 
     Raises:
-        ValueError: for an unknown name (the nearest is suggested), a wrong hash, a file of another
-            architecture; for one that is damaged, holds code, declares more than its size allows or has weights that are
-            not finite.
+        ValueError: for an unknown name (the nearest is suggested), a wrong hash, a file of another architecture; for
+            one that is damaged, holds code, declares more than its size allows or has weights that are not finite.
         FileNotFoundError: if the weights are nowhere; the message names the ways to get them.
         OSError: if a file cannot be read or is no regular file, or a download fails.
 
