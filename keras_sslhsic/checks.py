@@ -34,6 +34,12 @@ def flag(name: str, value: Any, optional: bool = False) -> None:
         raise ValueError(f"{name} must be {choices}, found {value!r}.")
 
 
+def choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raises ValueError unless `value` is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, found {value!r}.")
+
+
 def literal(text: str) -> Any:
     """What a text of a command line means: a Python literal; a word that is none is a string."""
     try:

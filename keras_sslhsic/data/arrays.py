@@ -16,9 +16,7 @@ _DIGESTED = 2**28  # bytes
 def check_images(x: Any) -> None:
     """Raises ValueError, saying how to convert, unless `x` holds numbers in [0, 255], [N, H, W, C], N > 0."""
     if 0 in x.shape:
-        raise ValueError(
-            f"Expected images [N, H, W, C], found none: the array has the shape {list(x.shape)}."
-        )
+        raise ValueError(f"Expected images [N, H, W, C], found none: the array has shape {list(x.shape)}.")
     if x.dtype != np.uint8 and (conversion := _conversion(np.asarray(x))):
         raise ValueError(f"Images must be uint8, or numbers in [0, 255], found {x.dtype}{conversion}.")
     if x.ndim != 4:
@@ -80,9 +78,7 @@ def check_labels(y: Any, num_examples: int) -> np.ndarray:
             f"Labels must be integers, found {y.dtype}: convert them with np.unique(y, return_inverse=True)[1]."
         )
     if not np.all(np.isfinite(y) & (np.floor(y) == y)):
-        raise ValueError(
-            f"Labels must be integers, found {y[np.floor(y) != y][0]}: number the classes from 0."
-        )
+        raise ValueError(f"Labels must be integers, found {y[np.floor(y) != y][0]}: number classes from 0.")
     if y.min() < 0:
         raise ValueError(f"Labels must not be negative, found {y.min()}: number the classes from 0.")
     return y.astype(np.int64)
@@ -150,9 +146,8 @@ class ArrayImages(Images):
         found = array[spread(self.num_examples, n)]
         if found.dtype == np.uint8:
             return found
-        return np.rint(np.clip(found, 0, 255) if name == "image" else 255 * np.clip(found, 0, 1)).astype(
-            np.uint8
-        )
+        shown = np.clip(found, 0, 255) if name == "image" else 255 * np.clip(found, 0, 1)
+        return np.rint(shown).astype(np.uint8)
 
     def digest(self) -> str:
         """Of labels and pixels; of more than 256 MiB, those of images spread over all."""

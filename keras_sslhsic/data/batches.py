@@ -83,10 +83,8 @@ class Decoding:
             images = [(np.zeros([side or 0 for side in self.shape], np.uint8),) * len(self.columns)]
             return {name: column[:0] for name, column in self.stack(images).items()}
         try:
-            return {
-                name: np.stack(column)
-                for name, column in zip(self.columns, zip(*images, strict=True), strict=True)
-            }
+            stacked = [np.stack(column) for column in zip(*images, strict=True)]
+            return dict(zip(self.columns, stacked, strict=True))
         except ValueError:
             shapes = sorted({row[0].shape for row in images})
             raise ValueError(

@@ -4,6 +4,7 @@ import threading
 import warnings
 from pathlib import Path
 
+from keras_sslhsic import checks
 from keras_sslhsic.data.decode import DecodeError
 from keras_sslhsic.files import display
 
@@ -38,8 +39,7 @@ class BrokenFiles:
     """
 
     def __init__(self, total: int, on_error: str, max_broken: float, log: str | Path) -> None:
-        if on_error not in ("skip", "raise"):
-            raise ValueError(f'on_error must be "skip" or "raise", found {on_error!r}.')
+        checks.choice("on_error", on_error, ("skip", "raise"))
         if not 0.0 <= max_broken <= 1.0:
             raise ValueError(f"max_broken must be a share of the files, in [0, 1], found {max_broken}.")
         self.total, self.on_error, self.max_broken, self.log = total, on_error, max_broken, Path(log)
@@ -68,11 +68,11 @@ class BrokenFiles:
 
     def summary(self) -> str:
         """The count, the first five files with their reasons, and what to do."""
+        count = len(self.reasons)
         first = [f"  {display(path)}: {why}" for path, why in list(self.reasons.items())[:5]]
-        more = [f"  ... and {len(self.reasons) - 5} more"] if len(self.reasons) > 5 else []
-        share = len(self.reasons) / self.total
-        counts = f"{len(self.reasons)} of {self.total} files ({share:.1%})"
-        head = f"{counts} are broken, {self.max_broken:.1%} allowed:"
+        more = [f"  ... and {count - 5} more"] if count > 5 else []
+        share = f"{count / self.total:.1%}"
+        head = f"{count} of {self.total} files ({share}) are broken, {self.max_broken:.1%} allowed:"
         tail = f"All are named in {display(self.log.resolve())}: remove or repair them, or raise max_broken "
         tail += "(--max-broken of evaluate, data.max_broken of a config)."
         return "\n".join([head, *first, *more, tail])

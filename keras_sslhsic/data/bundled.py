@@ -9,16 +9,8 @@ import numpy as np
 from keras_sslhsic import files
 
 CLASS_NAMES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
 SHA256 = "e660a8b4b450521f8da60b026887d0c13aa9c85f049607f1726b95879e035de8"
 _FILE = Path(__file__).parent / "files" / "fashion_mnist_subset.npz"
@@ -48,7 +40,5 @@ def load() -> tuple[Arrays, Arrays]:
             f"{_FILE} is damaged: its SHA-256 is {digest}, expected {SHA256}. Install keras_sslhsic again."
         )
     with np.load(io.BytesIO(content)) as arrays:
-        return (
-            (arrays["x_train"], arrays["y_train"].astype(np.int64)),
-            (arrays["x_test"], arrays["y_test"].astype(np.int64)),
-        )
+        train, test = [(arrays[f"x_{s}"], arrays[f"y_{s}"].astype(np.int64)) for s in ("train", "test")]
+    return train, test

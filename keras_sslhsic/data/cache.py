@@ -37,12 +37,9 @@ class Cache:
             self.size = sum(entry.stat().st_size for entry in self.directory.glob("*/*.npy"))
 
     def get(self, key: str, shape: tuple[int | None, ...], hold: Callable[[int], None]) -> np.ndarray | None:
-        """The array kept under this key, or None.
+        """The array kept under this key, or None. An entry on disk that is damaged, or of another shape, is removed.
 
-        Args:
-            key: as given to `put`.
-            shape: what it must have; None in a place is free. Entries that are damaged, or something else, are removed.
-            hold: called with the bytes that an entry on disk will take in memory, before it is read.
+        None in a place of the shape is free; `hold` is called with the bytes of an entry on disk before it is read.
         """
         if self.directory is None:
             return self._arrays.get(key)
@@ -55,11 +52,9 @@ class Cache:
         except OSError:
             return None
         except ValueError:
-            self._remove(entry)
-            return None
-        fits = array.ndim == len(shape) and all(
-            want in (None, side) for want, side in zip(shape, array.shape, strict=True)
-        )
+            array = np.empty(0, bool)
+        sides = zip(shape, array.shape, strict=False)
+        fits = len(shape) == array.ndim and all(wanted in (None, side) for wanted, side in sides)
         if array.dtype == np.uint8 and fits:
             return array
         self._remove(entry)

@@ -69,6 +69,8 @@ def decode(
         DecodeError: the file is no image, truncated, damaged or too large.
         ValueError: `channels` is not 1, 3 or 4.
     """
+    from PIL import ImageOps
+
     check_channels(channels)
     image = _open(content, max_pixels)
     width, height = image.size
@@ -80,7 +82,8 @@ def decode(
         if hold is not None:
             hold(_needed(image, width * height))
         image.load()
-        _turn_upright(image)
+        with contextlib.suppress(Exception):  # damaged metadata beside whole pixels
+            ImageOps.exif_transpose(image, in_place=True)
         return np.asarray(_to_mode(image, _MODES[channels])).reshape(image.height, image.width, channels)
     except Exception as error:
         raise DecodeError(f"{type(error).__name__}: {error}") from error
@@ -90,9 +93,8 @@ def _open(content: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> "Image.Ima
     """Reads the header of a file."""
     from PIL import Image, UnidentifiedImageError
 
-    if (
-        max_pixels > MAX_PIXELS and Image.MAX_IMAGE_PIXELS is not None
-    ):  # which Pillow refuses from twice as many on
+    # Pillow refuses images from twice as many on.
+    if max_pixels > MAX_PIXELS and Image.MAX_IMAGE_PIXELS is not None:
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, max_pixels)
     stream = io.BytesIO(content) if isinstance(content, bytes) else content
     stream.seek(0)
@@ -112,13 +114,6 @@ def _needed(image: "Image.Image", stored: int) -> int:
     # Of a progressive JPEG all coefficients are kept until the last scan, of a WebP the file and two frames.
     kept = 10 * stored if "progressive" in image.info or image.format == "WEBP" else 0
     return BYTES_PER_PIXEL * image.width * image.height + kept
-
-
-def _turn_upright(image: "Image.Image") -> None:
-    from PIL import ImageOps
-
-    with contextlib.suppress(Exception):  # damaged metadata beside whole pixels
-        ImageOps.exif_transpose(image, in_place=True)
 
 
 def _to_mode(image: "Image.Image", mode: str) -> "Image.Image":
@@ -143,30 +138,18 @@ def header(content: bytes | BinaryIO) -> tuple[str, str]:
 
 
 def square(pixels: np.ndarray, size: int) -> np.ndarray:
-    """The largest central square, resized to [size, size, C]; bilinear.
-
-    Args:
-        pixels: uint8 [H, W, C].
-        size: side of the result.
-    """
+    """The largest central square of uint8 [H, W, C], resized to [size, size, C]; bilinear."""
     height, width, _ = pixels.shape
     side = min(height, width)
     box = ((height - side) // 2, (width - side) // 2, side, side)
     return crop(pixels, box, size, "bilinear")
 
 
-def crop(
-    pixels: np.ndarray, box: tuple[int, int, int, int], size: int, method: str = "bicubic"
-) -> np.ndarray:
-    """The box (y, x, height, width), resized to [size, size, C].
+def crop(pixels: np.ndarray, box: tuple[int, ...], size: int, method: str = "bicubic") -> np.ndarray:
+    """The box (y, x, height, width) within uint8 [H, W, C], resized to [size, size, C].
 
-    Where the box is at least twice too large, whole blocks of pixels are averaged first.
-
-    Args:
-        pixels: uint8 [H, W, C].
-        box: lies within the image.
-        size: side of the result.
-        method: "bicubic" (Keys' kernel with a = -3/4, where `keras_sslhsic.views` has -1/2: it is OpenCV's) or "bilinear".
+    Where the box is at least twice too large, whole blocks of pixels are averaged first. "bicubic" is OpenCV's, Keys' kernel
+    with a = -3/4, where `keras_sslhsic.views` has -1/2; the other method is "bilinear".
     """
     import cv2
 
@@ -193,13 +176,7 @@ def random_box(
 ) -> tuple[int, int, int, int]:
     """Draws a crop as `keras_sslhsic.views.crop.sample_crop_boxes` does, for one image of any size.
 
-    Args:
-        height: of the image.
-        width: of the image.
-        rng: what is drawn from.
-        area: range of the box's share of the image's area, within (0, 1]; uniform.
-        aspect: range of width / height; log-uniform.
-        box: "redrawn" or "clamped", what becomes of a box that does not fit.
+    The share of the image's area is uniform, width / height log-uniform; a box that does not fit is "redrawn" or "clamped".
 
     Returns:
         (y, x, height, width) of a box inside the image, at least 1 x 1.

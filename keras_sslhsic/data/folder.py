@@ -192,9 +192,7 @@ class FolderImages(Images):
         # What a batch holds beside the images: a column with a row for each file.
         self._beside = {} if classes is None else {"label": classes[0]}
         self._decoding = Decoding(image_size, channels, crops(host_crops), max_pixels)
-        beside = {
-            name: tf.TensorSpec(column.shape[1:], column.dtype) for name, column in self._beside.items()
-        }
+        beside = {name: tf.TensorSpec(col.shape[1:], col.dtype) for name, col in self._beside.items()}
         plan = Order(len(self.files), batch_size, **order)
         super().__init__(plan, self._decoding.columns | beside, classes and classes[1])
         self.broken = BrokenFiles(len(self.files), on_error, max_broken, error_log)

@@ -14,9 +14,8 @@ from keras_sslhsic import checks
 from keras_sslhsic.data.order import Order
 from keras_sslhsic.data.python_map import map_python
 
-Read = Callable[
-    [np.ndarray, np.ndarray], dict[str, np.ndarray]
-]  # (epoch, examples) -> the columns of a batch
+# From (epoch, examples) to the columns of a batch.
+Read = Callable[[np.ndarray, np.ndarray], dict[str, np.ndarray]]
 
 
 class Images(abc.ABC):

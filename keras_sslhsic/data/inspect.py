@@ -4,7 +4,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from keras_sslhsic.data import decode
 from keras_sslhsic.data.batches import thread_pool
 from keras_sslhsic.data.broken import reason
 from keras_sslhsic.data.folder import EXTENSIONS, class_labels, is_image, list_images, walk
+from keras_sslhsic.data.images import spread
 from keras_sslhsic.data.memory import Budget
 from keras_sslhsic.files import display
 
@@ -72,13 +73,12 @@ class Report:
             return f"{sides[0]:,} to {sides[2]:,}, median {sides[1]:,}"
 
         sizes, repeated = list(self.classes.values()), ", ".join(map(display, self.repeated_folders))
+        of_images = f"{len(sizes)}, of {min(sizes):,} to {max(sizes):,} images" if sizes else ""
         rows = {
             "folder": display(self.path),
             "files": f"{self.num_files:,}, {self.num_bytes / 1e6:,.1f} MB",
             "ignored": counts(self.ignored),
-            "classes": f"{len(sizes)}, of {min(sizes):,} to {max(sizes):,} images"
-            if sizes
-            else f"none: {self.no_classes}",
+            "classes": of_images or f"none: {self.no_classes}",
             "empty": ", ".join(map(display, self.empty_folders)),
             "repeated": repeated and f"{repeated}: links to folders that are counted already",
             "formats": counts(self.formats),
@@ -142,11 +142,8 @@ def contact_sheet(images: np.ndarray, columns: int = 8, gap: int = 4) -> "Image.
     rows = -(-count // columns)
     tiles = np.full((rows * columns, height + gap, width + gap, channels), 128, np.uint8)
     tiles[:count, gap:, gap:] = images
-    sheet = (
-        tiles.reshape(rows, columns, *tiles.shape[1:])
-        .swapaxes(1, 2)
-        .reshape(rows * (height + gap), -1, channels)
-    )
+    in_rows = tiles.reshape(rows, columns, *tiles.shape[1:]).swapaxes(1, 2)
+    sheet = in_rows.reshape(rows * (height + gap), -1, channels)
     sheet = np.pad(sheet, ((0, gap), (0, gap), (0, 0)), constant_values=128)
     return Image.fromarray(sheet[..., 0] if channels == 1 else sheet)
 
@@ -154,8 +151,7 @@ def contact_sheet(images: np.ndarray, columns: int = 8, gap: int = 4) -> "Image.
 _TILE = 96
 
 
-@dataclasses.dataclass(frozen=True)
-class _One:
+class _One(NamedTuple):
     """One image: how it is stored, its upright size, each channel's mean and mean square, and its tile."""
 
     format: str
@@ -186,14 +182,10 @@ def _inspect_one(file: str, channels: int, max_pixels: int, memory: Budget) -> _
 def _unused_folders(path: str | Path, images: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Sub-folders that none of the files is in: those without an image, and those whose images are listed elsewhere."""
     used = {Path(file).relative_to(path).parts[0] for file in images}
-    names = (
-        entry.name for entry in Path(path).iterdir() if entry.is_dir() and not entry.name.startswith(".")
-    )
-    empty: list[str] = []
-    repeated: list[str] = []
-    for name in sorted(set(names) - used):
-        (repeated if any(map(is_image, walk(Path(path, name)))) else empty).append(name)
-    return tuple(empty), tuple(repeated)
+    unused = sorted(f.name for f in Path(path).iterdir() if f.is_dir() and f.name not in used)
+    unused = [name for name in unused if not name.startswith(".")]
+    repeated = [name for name in unused if any(map(is_image, walk(Path(path, name))))]
+    return tuple(name for name in unused if name not in repeated), tuple(repeated)
 
 
 def _span(sides: tuple[int, ...]) -> tuple[int, int, int]:
@@ -208,7 +200,7 @@ def inspect_folder(
     verbose: bool = False,
     memory_mb: int = 1024,
 ) -> Report:
-    """Decodes every image of a folder once and reports what is there.
+    """Decodes every image of a folder once and returns a `Report` of what is there.
 
         report = inspect_folder("photos")
         print(report)
@@ -222,9 +214,6 @@ def inspect_folder(
         verbose: show a progress bar.
         memory_mb: memory, in 2^20 bytes, that images take while they are looked at. An image that needs more is looked
             at nevertheless.
-
-    Returns:
-        A `Report`.
 
     Raises:
         FileNotFoundError: no such folder, or no images in it.
@@ -245,11 +234,11 @@ def inspect_folder(
         labels = class_labels(path, images)
     except ValueError as error:
         no_classes = str(error)
-    picked = set(np.linspace(0, len(images) - 1, min(64, len(images))).round().astype(int).tolist())
+    picked = set(spread(len(images), 64))
     broken: dict[str, str] = {}
-    formats, modes = Counter[str](), Counter[str]()
+    ones: list[tuple[Any, ...]] = []
+    tiles: list[np.ndarray] = []
     classes = dict.fromkeys(labels[1] if labels else (), 0)
-    sizes, means, squares, tiles = [], [], [], []
     with thread_pool(workers) as pool:
         found = pool.map(lambda file: _inspect_one(file, channels, max_pixels, memory), images)
         found = tqdm(found, total=len(images), unit="image", disable=not verbose, leave=False)
@@ -257,23 +246,19 @@ def inspect_folder(
             if isinstance(one, str):
                 broken[file] = one
                 continue
-            formats[one.format] += 1
-            modes[one.mode] += 1
-            sizes.append((one.height, one.width))
-            means.append(one.mean)
-            squares.append(one.square)
             if labels is not None:
                 classes[labels[1][labels[0][number]]] += 1
             if number in picked:
                 tiles.append(one.tile)
-    if not means:
+            ones.append(one[:-1])
+    if not ones:
         raise ValueError(
             f"All {len(images)} image files of {display(path)} are broken; the first, {display(images[0])}: "
             f"{broken[images[0]]}. Repair or replace them."
         )
+    formats, modes, heights, widths, means, squares = zip(*ones, strict=True)
     mean = np.mean(means, axis=0)
     std = np.sqrt(np.maximum(np.mean(squares, axis=0) - mean**2, 0.0))
-    heights, widths = zip(*sizes, strict=True)
     empty_folders, repeated_folders = _unused_folders(path, images)
     return Report(
         path=str(path),
@@ -284,8 +269,8 @@ def inspect_folder(
         no_classes="" if classes else no_classes,
         empty_folders=empty_folders,
         repeated_folders=repeated_folders,
-        formats=dict(formats.most_common()),
-        modes=dict(modes.most_common()),
+        formats=dict(Counter(formats).most_common()),
+        modes=dict(Counter(modes).most_common()),
         heights=_span(heights),
         widths=_span(widths),
         broken=broken,

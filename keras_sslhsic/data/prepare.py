@@ -41,7 +41,7 @@ def prepare_folders(
     beam_runner: str | None = "DirectRunner",
     beam_options: Any = None,
 ) -> Any:
-    """Writes the images of folders as the splits of a TFDS data set, in parallel with Apache Beam.
+    """Writes the images of folders as the splits of a TFDS data set, with Apache Beam; returns the TFDS builder.
 
     The files go in as they are (WebP, GIF and BMP too, which `from_tfds` reads); broken ones are left out,
     with a warning in the log. The folders must be visible from the workers.
@@ -53,9 +53,6 @@ def prepare_folders(
         num_shards: files in a split; None: chosen by TFDS.
         beam_runner: "DirectRunner" runs on this machine; None takes the runner of the options.
         beam_options: `apache_beam.options.pipeline_options.PipelineOptions`.
-
-    Returns:
-        The TFDS builder.
 
     Raises:
         FileNotFoundError: no such folder, or no images in it.
@@ -77,20 +74,13 @@ def prepare_folders(
 
     def _split_generators(self: Any, dl_manager: Any) -> dict[str, Any]:
         def items(split: str) -> list[tuple[int, str, str, int]]:
-            found = labels[split]
-            return [
-                (
-                    number,
-                    str(Path(file).relative_to(folders[split])),
-                    file,
-                    int(found[0][number]) if found else 0,
-                )
-                for number, file in enumerate(images[split])
-            ]
+            found, files = labels[split], images[split]
+            numbers = found[0].tolist() if found else [0] * len(files)
+            names = [str(Path(file).relative_to(folders[split])) for file in files]
+            return list(zip(range(len(files)), names, files, numbers, strict=True))
 
-        return {
-            split: beam.Create(items(split)) | f"read {split}" >> beam.FlatMap(_example) for split in folders
-        }
+        reading = beam.FlatMap(_example)
+        return {split: beam.Create(items(split)) | f"read {split}" >> reading for split in folders}
 
     members = {
         "name": name,
@@ -100,9 +90,8 @@ def prepare_folders(
         "_split_generators": _split_generators,
         "_generate_examples": lambda self: None,
     }
-    builder = type(name, (tfds.core.GeneratorBasedBuilder,), members, skip_registration=True)(
-        data_dir=data_dir
-    )
+    maker = type(name, (tfds.core.GeneratorBasedBuilder,), members, skip_registration=True)
+    builder = maker(data_dir=data_dir)
     options = beam_options or beam.options.pipeline_options.PipelineOptions()
     config = tfds.download.DownloadConfig(
         beam_runner=beam_runner, beam_options=options, num_shards=num_shards, try_download_gcs=False
@@ -112,9 +101,8 @@ def prepare_folders(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     parser.add_argument("--name", required=True, help="name of the data set, in snake case")
     parser.add_argument("--data_dir", required=True, help="where it is written; local or gs://")
     parser.add_argument("--split", action="append", required=True, help="NAME=FOLDER; once for each split")

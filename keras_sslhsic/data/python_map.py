@@ -13,18 +13,12 @@ def map_python(
     function: Callable[..., Mapping[str, np.ndarray]],
     specs: Mapping[str, tf.TensorSpec],
 ) -> tf.data.Dataset:
-    """Maps a Python function over a stream.
+    """Maps a Python function over a stream; gives dicts, prefetched.
 
     Two results are in flight, so that the end of one does not leave the threads idle. The function, and what it holds
     (arrays, caches, threads), ends with the data set: TensorFlow would keep it as long as the process lives.
 
-    Args:
-        dataset: a stream of tuples.
-        function: takes the members of a tuple as arrays, and returns arrays by their names.
-        specs: names, shapes and types of what it returns.
-
-    Returns:
-        A dataset of dicts, prefetched.
+    It takes the members of a tuple of the stream as arrays, and returns arrays by their names, as the specs say.
     """
     reference = weakref.ref(function)
 
@@ -39,10 +33,9 @@ def map_python(
             # The interpreter ends while batches are prefetched: no thread will decode, and nobody will look.
             if "cannot schedule new futures" not in str(error):
                 raise
-            return [
-                np.zeros([side or 0 for side in spec.shape], spec.dtype.as_numpy_dtype)
-                for spec in specs.values()
-            ]
+            types = [spec.dtype.as_numpy_dtype for spec in specs.values()]
+            sides = [[side or 0 for side in spec.shape] for spec in specs.values()]
+            return list(map(np.zeros, sides, types))
 
     def call(*members: tf.Tensor) -> dict[str, tf.Tensor]:
         types = [spec.dtype for spec in specs.values()]

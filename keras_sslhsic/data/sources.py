@@ -23,9 +23,7 @@ SOURCES: Registry[Callable[..., Images]] = Registry("data source")
 def bundled_splits(holdout: float = 0.0) -> tuple[Arrays, Arrays]:
     """The bundled images as they are trained and evaluated on: (x_train, y_train), (x_test, y_test).
 
-    Args:
-        holdout: share of the training images that is kept from training, and is evaluated on in the place of the test
-            images, for choosing hyper-parameters.
+    To choose hyper-parameters, `holdout` is the share of the training images that takes the place of the test images.
 
     Raises:
         ValueError: if `holdout` is neither 0 nor a share of which every class keeps an image.
@@ -57,11 +55,7 @@ def source(config: ConfigDict, error_log: str | Path = "broken_images.log") -> I
 
     `config.data.source` is one of `SOURCES`: "bundled", "folder" or "tfds"; the other fields of `config.data` are arguments
     of `from_folder` or `from_tfds` (`host_crops=True` makes the crops of `config.views` from whole images, on the host), or
-    of `bundled_splits`.
-
-    Args:
-        config: of an experiment.
-        error_log: where the broken files of a folder are named.
+    of `bundled_splits`. The broken files of a folder are named in `error_log`.
 
     Raises:
         ValueError: for an unknown source, or fewer images than a batch.

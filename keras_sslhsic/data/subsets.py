@@ -8,16 +8,11 @@ def stratified_subset(labels: np.ndarray, fraction: float, seed: int = 0) -> np.
 
     Subsets of one seed are nested: that of 1 % lies in that of 10 %.
 
-    Args:
-        labels: int [N].
-        fraction: in (0, 1].
-        seed: of the drawing.
-
     Returns:
-        int [n], sorted indices.
+        int [n], sorted indices of labels int [N].
 
     Raises:
-        ValueError: if the fraction is out of range.
+        ValueError: if the fraction is not in (0, 1].
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction must be in (0, 1], found {fraction}.")
@@ -76,12 +71,10 @@ def hold_out(labels: np.ndarray, number: int | np.ndarray, seed: int = 0) -> tup
         numbers = np.array([number[c] if c < len(number) else 0 for c in classes], int)
     few = np.flatnonzero((numbers >= counts) & (numbers > 0))
     if len(few) or not numbers.any():
-        found = (
-            f"Of {len(labels)} training images {number} cannot be held out: none would be left of the classes "
-            f"{classes[few][:10].tolist()}"
-            if len(few)
-            else f"{len(labels)} training images are too few to hold any out for choosing"
-        )
+        found = f"{len(labels)} training images are too few to hold any out for choosing"
+        if len(few):
+            names = classes[few][:10].tolist()
+            found = f"Of {len(labels)} training images {number} cannot be held out: none would be left of the classes {names}"
         raise ValueError(f"{found}. Give more images, or a validation split of your own.")
     generator = np.random.default_rng(seed)
     held = [

@@ -254,9 +254,8 @@ class TfdsImages(Images):
         self._decoding = Decoding(image_size, channels, crops(host_crops), max_pixels, stored)
         beside = dict.fromkeys(self._beside, tf.TensorSpec([], tf.int64))
         names = getattr(features[label_key], "names", None) if labels else None
-        super().__init__(
-            Order(info.num_examples, batch_size, **order), self._decoding.columns | beside, names
-        )
+        plan = Order(info.num_examples, batch_size, **order)
+        super().__init__(plan, self._decoding.columns | beside, names)
         self._name, self._key, self._window = f"{name}, {split}", f"{builder.data_path} {split}", window
         self._cache = make_cache(cache, ("decoded",), cache_dir, cache_bytes)
         self._pool, self._memory = thread_pool(workers), Budget(memory_mb)
@@ -265,11 +264,8 @@ class TfdsImages(Images):
     def sample(self, n: int) -> np.ndarray:
         pieces = _pieces(self._instructions, 0, min(n, self.num_examples))
         decoding = self._decoding.of_samples()
-        found = [
-            self._example(decoding, 0, piece.first + number, record)[0]
-            for piece in pieces
-            for number, record in enumerate(_read(piece))
-        ]
+        numbered = ((number, record) for p in pieces for number, record in enumerate(_read(p), p.first))
+        found = [self._example(decoding, 0, number, record)[0] for number, record in numbered]
         return decoding.stack(found)["image"]
 
     def digest(self) -> str:
@@ -285,11 +281,8 @@ class TfdsImages(Images):
         pieces = _pieces(self._instructions, own.start, own.stop)
         records = _Records(pieces, self.order, self._window, epochs, self._files, self._ahead)
         size = self.batch_size // share[1]
-        whole = self.order.drop_remainder
-        examples = self.steps_per_epoch * size if whole else own.stop - own.start
-        positions = dataclasses.replace(
-            self.order, num_examples=examples, batch_size=size, shuffle=False
-        ).batches(epoch, step, epochs)
+        examples = self.steps_per_epoch * size if self.order.drop_remainder else own.stop - own.start
+        order = dataclasses.replace(self.order, num_examples=examples, batch_size=size, shuffle=False)
 
         def read(epoch: np.ndarray, positions: np.ndarray) -> dict[str, np.ndarray]:
             example = functools.partial(self._example, self._decoding, int(epoch))
@@ -298,7 +291,7 @@ class TfdsImages(Images):
             numbers = np.array(beside, np.int64).reshape(len(beside), -1).T
             return self._decoding.stack(images) | dict(zip(self._beside, numbers, strict=True))
 
-        return positions, read
+        return order.batches(epoch, step, epochs), read
 
     def _example(
         self, decoding: Decoding, epoch: int, number: int, record: bytes
@@ -307,13 +300,12 @@ class TfdsImages(Images):
         feature = tf.train.Example.FromString(record).features.feature
         content = feature[self._image_key].bytes_list.value[0]
         with self._memory.lease() as lease:
+
+            def decoded() -> np.ndarray:
+                return decoding.image(content, lease.hold)
+
             try:
-                image = decoding.cached(
-                    self._cache,
-                    f"{self._key} {number}",
-                    lease.hold,
-                    lambda: decoding.image(content, lease.hold),
-                )
+                image = decoding.cached(self._cache, f"{self._key} {number}", lease.hold, decoded)
             except decode.DecodeError as error:
                 raise decode.DecodeError(
                     f"{self._name}, example {number} cannot be decoded: {display(error)}. Prepare the data set again."

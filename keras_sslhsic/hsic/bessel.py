@@ -1,9 +1,7 @@
-"""The paper's way to the frequencies of the inverse multiquadric kernel: a grid of amplitudes from their
-Bessel density.
+"""The paper's way to the frequencies of the inverse multiquadric kernel: a grid of amplitudes from their density.
 
-A reference for tests and comparisons, in NumPy and SciPy. Use `spectral.IMQFrequencies` for everything else:
-it is exact, and needs no grid. Li et al. 2021 (appendix C) sample the amplitude a = c |w| of a frequency w in
-R^n from
+A reference for tests and comparisons, in NumPy and SciPy. Use `spectral.IMQFrequencies` for everything else: it is
+exact, and needs no grid. Li et al. 2021 (appendix C) sample the amplitude a = c |w| of a frequency w in R^n from
 
     p(a) proportional to a^nu K_nu(a),   nu = (n - 1) / 2
 
@@ -67,8 +65,7 @@ def grid(dim: int, end: float = GRID_END, points: int = 10_000) -> tuple[np.ndar
 def sample_frequencies(
     dim: int, num_samples: int, generator: np.random.Generator, scale: float = 1.0, end: float = GRID_END
 ) -> np.ndarray:
-    """Returns frequencies [num_samples, dim] of c / sqrt(c^2 + s): amplitudes from the grid, directions
-    uniform on the sphere."""
+    """Returns frequencies [num_samples, dim] of c / sqrt(c^2 + s): amplitudes from the grid, directions uniform."""
     amplitudes, p = grid(dim, end)
     directions = generator.standard_normal((num_samples, dim))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
@@ -76,8 +73,7 @@ def sample_frequencies(
 
 
 def lost_mass(dim: int, end: float = GRID_END) -> float:
-    """Returns the probability of an amplitude beyond the end of the grid, P(|x| chi_n > end) with x ~ N(0,
-    1)."""
+    """Returns the probability of an amplitude beyond the end of the grid, P(|x| chi_n > end) with x ~ N(0, 1)."""
 
     def tail(x: float) -> float:
         return 2.0 * stats.norm.pdf(x) * stats.chi2.sf((end / x) ** 2, dim)

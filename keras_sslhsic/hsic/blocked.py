@@ -24,8 +24,8 @@ def kernel_sums(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Row sums of the shifted kernel matrix A = k(rows, columns) - shift.
 
-    The gradient is with respect to `rows` and `columns`. It computes the blocks once more rather than keep
-    them, so that memory grows as block_rows x n in both directions.
+    The gradient, with respect to `rows` and `columns`, computes the blocks once more rather than keep them, so that memory
+    grows as block_rows x n in both directions.
 
     Args:
         rows: [m, Q], float.
@@ -34,8 +34,7 @@ def kernel_sums(
         column_labels: integers [n].
         weights: [n, k], constant.
         kernel: the kernel, its scale constant.
-        shift: scalar, constant. One near the mean of the kernel keeps the sums of squares free of
-            cancellation.
+        shift: scalar, constant. One near the mean of the kernel keeps the sums of squares free of cancellation.
         block_rows: number of rows of A held at a time; by default what takes 4 MiB in float32.
 
     Returns:
@@ -64,11 +63,8 @@ def kernel_sums(
         def forward(block: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
             block_rows, block_labels = block
             a = kernel.value(squared_distances(block_rows, columns)) - shift
-            return (
-                tf.matmul(a, weights),
-                tf.reduce_sum(a * a, axis=1),
-                tf.reduce_sum(a * same(block_labels), axis=1),
-            )
+            of_label = tf.reduce_sum(a * same(block_labels), axis=1)
+            return tf.matmul(a, weights), tf.reduce_sum(a * a, axis=1), of_label
 
         outputs = tf.map_fn(
             forward, (split(rows), labels), parallel_iterations=1, fn_output_signature=(rows.dtype,) * 3
@@ -77,20 +73,17 @@ def kernel_sums(
         def grad(
             d_weighted: tf.Tensor, d_square: tf.Tensor, d_same: tf.Tensor
         ) -> tuple[tf.Tensor, tf.Tensor]:
-            def backward(d_columns: tf.Tensor, block: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-                block_rows, block_labels, d_weighted, d_square, d_same = block
+            elements = (split(rows), labels, split(d_weighted), split(d_square), split(d_same))
+
+            def step(i: tf.Tensor, d_columns: tf.Tensor, d_rows: tf.TensorArray) -> tuple:
+                block_rows, block_labels, d_weighted, d_square, d_same = [tf.gather(x, i) for x in elements]
                 s = squared_distances(block_rows, columns)
                 d_a = tf.matmul(d_weighted, weights, transpose_b=True) + same(block_labels) * d_same[:, None]
                 d_a += (kernel.value(s) - shift) * (2.0 * d_square[:, None])
                 d_s = 2.0 * d_a * kernel.derivative(s)
-                d_rows = block_rows * tf.reduce_sum(d_s, axis=1)[:, None] - tf.matmul(d_s, columns)
+                d_block = block_rows * tf.reduce_sum(d_s, axis=1)[:, None] - tf.matmul(d_s, columns)
                 d_columns += columns * tf.reduce_sum(d_s, axis=0)[:, None]
-                return d_columns - tf.matmul(d_s, block_rows, transpose_a=True), d_rows
-
-            elements = (split(rows), labels, split(d_weighted), split(d_square), split(d_same))
-
-            def step(i: tf.Tensor, d_columns: tf.Tensor, d_rows: tf.TensorArray) -> tuple:
-                d_columns, d_block = backward(d_columns, [tf.gather(x, i) for x in elements])
+                d_columns -= tf.matmul(d_s, block_rows, transpose_a=True)
                 return i + 1, d_columns, d_rows.write(i, d_block)
 
             d_rows = tf.TensorArray(rows.dtype, size=blocks, element_shape=[None, rows.shape[1]])

@@ -9,22 +9,19 @@ from keras_sslhsic.hsic import replicas
 
 def check_views(z: tf.Tensor, unbiased: bool = False) -> None:
     """Raises a ValueError unless z is [B, M, Q] with M >= 2, and B >= 2 for an unbiased estimator."""
-    if z.shape.rank != 3:
-        raise ValueError(f"Expected [images B, views M, dimensions], found the shape {tuple(z.shape)}.")
-    if z.shape[1] is None or z.shape[1] < 2:
-        raise ValueError(
-            f"At least M = 2 views of each image are needed, found M = {z.shape[1]} in {tuple(z.shape)}."
-        )
-    if unbiased and z.shape[0] == 1 and replicas.num_replicas() == 1:
-        raise ValueError(f"The unbiased estimator needs at least B = 2 images, found {tuple(z.shape)}.")
+    shape = tuple(z.shape)
+    if len(shape) != 3:
+        raise ValueError(f"Expected [images B, views M, dimensions], found the shape {shape}.")
+    if shape[1] is None or shape[1] < 2:
+        raise ValueError(f"At least M = 2 views of each image are needed, found M = {shape[1]} in {shape}.")
+    if unbiased and shape[0] == 1 and replicas.num_replicas() == 1:
+        raise ValueError(f"The unbiased estimator needs at least B = 2 images, found {shape}.")
 
 
 def check_labels(z: tf.Tensor, labels: tf.Tensor) -> None:
     """Raises a ValueError unless z is [n, Q] and labels [n]."""
     if z.shape.rank != 2 or labels.shape.rank != 1 or not z.shape[:1].is_compatible_with(labels.shape):
-        raise ValueError(
-            f"Expected z [n, Q] and labels [n], found {tuple(z.shape)} and {tuple(labels.shape)}."
-        )
+        raise ValueError(f"Expected z [n, Q] and labels [n], found {z.shape} and {labels.shape}.")
 
 
 def check_samples(n: int | None, unbiased: bool) -> None:

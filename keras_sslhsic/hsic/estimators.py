@@ -1,5 +1,5 @@
-"""Estimators of HSIC between representations and image identities (hsic_zy), and of representations with
-themselves (hsic_zz), exact for a kernel or in linear time from random features.
+"""Estimators of HSIC, exact for a kernel or in linear time from random features: between representations and image
+identities (hsic_zy), and of representations with themselves (hsic_zz).
 
 Representations are z [B, M, Q]: M views of each of B images. Where labels are given, they are z [n, Q] with
 integer labels [n]: identities or classes, in any order, in groups that may differ in size.
@@ -25,17 +25,15 @@ def hsic(k: tf.Tensor, l: tf.Tensor, *, unbiased: bool = False, ddof: int = 1) -
     """HSIC of two kernel matrices of the same n samples.
 
         biased    Tr(K H L H) / (n - ddof)^2,   H = I - 11'/n                           (Gretton et al. 2005)
-        unbiased  [Tr(K~ L~) + 1'K~1 1'L~1 / ((n - 1)(n - 2)) - 2 / (n - 2) 1'K~L~1] / (n (n - 3))   (Song et
-        al. 2012)
+        unbiased  [Tr(K~ L~) + 1'K~1 1'L~1 / ((n - 1)(n - 2)) - 2 / (n - 2) 1'K~L~1] / (n (n - 3))
 
-    with K~ and L~ the matrices without their diagonals.
+    with K~ and L~ the matrices without their diagonals (the unbiased one is that of Song et al. 2012).
 
     Args:
         k: symmetric kernel matrix K [n, n], float.
         l: symmetric kernel matrix L [n, n], of the same dtype.
         unbiased: which of the two. The unbiased one may be negative, and needs n >= 4.
-        ddof: 1 for the divisor (n - 1)^2 of the paper, 0 for the n^2 of a V-statistic; the biased one alone
-            uses it.
+        ddof: 1 for the divisor (n - 1)^2 of the paper, 0 for the n^2 of a V-statistic; the biased one alone uses it.
 
     Returns:
         Scalar of the dtype of k.
@@ -45,21 +43,15 @@ def hsic(k: tf.Tensor, l: tf.Tensor, *, unbiased: bool = False, ddof: int = 1) -
     """
     k, l = tf.convert_to_tensor(k), tf.convert_to_tensor(l)  # noqa: E741
     if k.shape.rank != 2 or k.shape != l.shape or k.shape[0] != k.shape[1]:
-        raise ValueError(
-            f"Expected two matrices [n, n] of one shape, found {tuple(k.shape)} and {tuple(l.shape)}."
-        )
+        raise ValueError(f"Expected two matrices [n, n] of one shape, found {k.shape} and {l.shape}.")
     check_samples(k.shape[0], unbiased)
     n = tf.cast(tf.shape(k)[0], k.dtype)
     if not unbiased:
         return tf.reduce_sum(_double_centre(k) * _double_centre(l)) / (n - ddof) ** 2
     k = tf.linalg.set_diag(k, tf.zeros_like(k[0]))
     l = tf.linalg.set_diag(l, tf.zeros_like(l[0]))  # noqa: E741
-    return song(
-        n,
-        tf.reduce_sum(k * l),
-        tf.reduce_sum(k) * tf.reduce_sum(l),
-        tf.tensordot(tf.reduce_sum(k, 0), tf.reduce_sum(l, 0), 1),
-    )
+    rows = tf.tensordot(tf.reduce_sum(k, 0), tf.reduce_sum(l, 0), 1)
+    return song(n, tf.reduce_sum(k * l), tf.reduce_sum(k) * tf.reduce_sum(l), rows)
 
 
 def hsic_zy(
@@ -72,8 +64,7 @@ def hsic_zy(
     constant: bool = True,
     block_rows: int | None = None,
 ) -> tf.Tensor:
-    """HSIC between representations and identities, exact for a kernel (Li et al. 2021, Corollary and Theorem
-    of appendix A.2).
+    """HSIC between representations and identities, exact for a kernel (Li et al. 2021, appendix A.2).
 
         within   = 1/(B M (M-1)) sum_{ipl} k(z_i^p, z_i^l) - 1/(M-1)
         between  = 1/(B (B-1) M^2) sum_{i != j, p, l} k(z_i^p, z_j^l)
@@ -92,8 +83,7 @@ def hsic_zy(
         labels: integers [n].
         unbiased: which of the two.
         dataset_size: number N of images for the unbiased one; by default infinite.
-        constant: whether to subtract 1/(M-1). It makes the value 0 for independence; the released code
-            leaves it out.
+        constant: whether to subtract 1/(M-1). It makes the value 0 for independence; the released code leaves it out.
         block_rows: rows of the kernel matrix held at a time; by default what takes 4 MiB.
 
     Returns:
@@ -115,8 +105,7 @@ def hsic_zy(
 def hsic_zz(
     z: tf.Tensor, kernel: Any = "imq", *, unbiased: bool = False, ddof: int = 1, block_rows: int | None = None
 ) -> tf.Tensor:
-    """HSIC of representations with themselves, exact for a kernel: `hsic(K, K)` with K the matrix of all n
-    rows.
+    """HSIC of representations with themselves, exact for a kernel: `hsic(K, K)` with K the matrix of all n rows.
 
     Args:
         z: representations [B, M, Q] or [n, Q], float.
@@ -133,9 +122,8 @@ def hsic_zz(
     """
     z = tf.convert_to_tensor(z)
     flat = tf.reshape(z, [-1, z.shape[-1]])
-    return exact_zz(
-        exact_sums(flat, tf.zeros(tf.shape(flat)[:1], tf.int32), kernel, block_rows), unbiased, ddof
-    )
+    labels = tf.zeros(tf.shape(flat)[:1], tf.int32)
+    return exact_zz(exact_sums(flat, labels, kernel, block_rows), unbiased, ddof)
 
 
 def ssl_hsic(
@@ -150,19 +138,10 @@ def ssl_hsic(
     ddof: int = 1,
     block_rows: int | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The SSL-HSIC objective, exact for a kernel: -hsic_zy + gamma sqrt(hsic_zz), from one pass over the
-    kernel matrix.
+    """The SSL-HSIC objective, exact for a kernel: -hsic_zy + gamma sqrt(hsic_zz), from one pass over the kernel matrix.
 
-    Args:
-        z: representations [B, M, Q], or [n, Q] with labels; float.
-        kernel: as in `hsic_zy`.
-        gamma: weight of the second term, at least 0.
-        labels: as in `hsic_zy`.
-        unbiased: as in `hsic_zy` and `hsic_zz`; a negative hsic_zz counts as 0.
-        dataset_size: as in `hsic_zy`.
-        constant: as in `hsic_zy`.
-        ddof: as in `hsic_zz`.
-        block_rows: as in `hsic_zy`.
+    z is [B, M, Q], or [n, Q] with labels; gamma, at least 0, the weight of the second term. The other arguments are those of
+    `hsic_zy` and `hsic_zz`; of the unbiased estimators, a negative hsic_zz counts as 0.
 
     Returns:
         The loss, hsic_zy and hsic_zz, scalars of the dtype of z.
@@ -212,16 +191,15 @@ def hsic_zy_features(
     check_labels(r, labels)
     groups = group(replicas.all_gather(labels))
     sizes = tf.cast(groups.sizes, r.dtype)
-    sums = replicas.all_sum(
-        tf.math.unsorted_segment_sum(r, replicas.own_rows(groups.index), tf.size(groups.index))
-    )
+    own = replicas.own_rows(groups.index)
+    sums = replicas.all_sum(tf.math.unsorted_segment_sum(r, own, tf.size(groups.index)))
     squares = tf.reduce_sum(tf.square(sums), axis=1)
     count = tf.reduce_sum(tf.cast(sizes > 0, r.dtype))
+    sum_of_means = tf.reduce_sum(tf.math.divide_no_nan(sums, sizes[:, None]), 0)
     return combine(
         count,
         pairs=mean_pairs(squares - float(constant) * sizes, sizes),
-        squared_mean=tf.reduce_sum(tf.square(tf.reduce_sum(tf.math.divide_no_nan(sums, sizes[:, None]), 0)))
-        / count**2,
+        squared_mean=tf.reduce_sum(tf.square(sum_of_means)) / count**2,
         mean_square=tf.reduce_sum(tf.math.divide_no_nan(squares, sizes**2)) / count,
         unbiased=unbiased,
         dataset_size=dataset_size,
@@ -248,9 +226,7 @@ def hsic_zz_features(r: tf.Tensor, r2: tf.Tensor, *, ddof: int = 1) -> tf.Tensor
     """
     r, r2 = tf.convert_to_tensor(r), tf.convert_to_tensor(r2)
     if r.shape[:-1] != r2.shape[:-1]:
-        raise ValueError(
-            f"Both draws need the same rows, found the shapes {tuple(r.shape)} and {tuple(r2.shape)}."
-        )
+        raise ValueError(f"Both draws need the same rows, found the shapes {r.shape} and {r2.shape}.")
     r, r2 = [x if x.shape.rank == 3 else x[:, None, :] for x in (r, r2)]
     return moments_zz(feature_moments(r, r2), ddof)
 

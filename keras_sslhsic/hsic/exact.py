@@ -71,21 +71,14 @@ def exact_zy(sums: ExactSums, unbiased: bool, dataset_size: int | None, constant
     # The shift is the same in every term, and drops out of their difference.
     sizes, many = sums.sizes, tf.cast(sums.sizes > 1.5, sums.sizes.dtype)
     diagonal = float(constant) * sums.diagonal - (0.0 if constant else sums.shift)
-    totals = replicas.all_sum(
-        tf.stack(
-            [
-                tf.reduce_sum(tf.math.divide_no_nan(sums.same - diagonal, sizes * (sizes - 1.0))),
-                tf.reduce_sum(many / sizes),
-                tf.reduce_sum(sums.group_means / sizes),
-                tf.reduce_sum(sums.same / sizes**2),
-            ]
-        )
-    )
+    of_pairs = tf.math.divide_no_nan(sums.same - diagonal, sizes * (sizes - 1.0))
+    terms = (of_pairs, many / sizes, sums.group_means / sizes, sums.same / sizes**2)
+    pairs, groups, means, squares = tf.unstack(replicas.all_sum(tf.stack([tf.reduce_sum(x) for x in terms])))
     return combine(
         sums.groups,
-        pairs=tf.math.divide_no_nan(totals[0], totals[1]),
-        squared_mean=totals[2] / sums.groups**2,
-        mean_square=totals[3] / sums.groups,
+        pairs=tf.math.divide_no_nan(pairs, groups),
+        squared_mean=means / sums.groups**2,
+        mean_square=squares / sums.groups,
         unbiased=unbiased,
         dataset_size=dataset_size,
     )
@@ -93,8 +86,8 @@ def exact_zy(sums: ExactSums, unbiased: bool, dataset_size: int | None, constant
 
 def exact_zz(sums: ExactSums, unbiased: bool, ddof: int) -> tf.Tensor:
     """`hsic_zz` from the sums."""
-    n = sums.n
     check_samples(sums.rows.shape[0], unbiased)
+    n = sums.n
     diagonal = sums.diagonal if unbiased else tf.zeros_like(sums.diagonal)
     rows = sums.rows - diagonal
     totals = replicas.all_sum(tf.stack([tf.reduce_sum(x) for x in (rows, rows * rows, sums.squares)]))

@@ -25,12 +25,10 @@ def draw(
             kernel's variance is halved and the loss' standard deviation falls to a fifth (docs/method.md).
 
     Returns:
-        Frequencies [D, Q] from the kernel's spectral distribution and phases [D] uniform on [0, 2 pi),
-        float32.
+        Frequencies [D, Q] from the kernel's spectral distribution and phases [D] uniform on [0, 2 pi), float32.
 
     Raises:
-        ValueError: if `num_features` is below 1, or odd with low_variance, or the kernel has no spectral
-        distribution.
+        ValueError: if `num_features` is below 1, or odd with low_variance, or the kernel has no spectral distribution.
     """
     if num_features < 1:
         raise ValueError(f"num_features must be at least 1, found {num_features}.")
@@ -73,7 +71,7 @@ def random_fourier_features(z: tf.Tensor, frequencies: tf.Tensor, phases: tf.Ten
     if z.shape[-1] != dim or phases.shape[-1] != num_features:
         raise ValueError(
             f"Expected z [..., Q], frequencies [D, Q] and phases [D], found the shapes "
-            f"{tuple(z.shape)}, {tuple(frequencies.shape)} and {tuple(phases.shape)}."
+            f"{z.shape}, {frequencies.shape} and {phases.shape}."
         )
     # One large product instead of a batch of small ones.
     angles = tf.matmul(tf.reshape(z, [-1, dim]), tf.cast(frequencies, z.dtype), transpose_b=True)

@@ -20,16 +20,14 @@ class Groups(NamedTuple):
 
 
 def group(labels: tf.Tensor) -> Groups:
-    """Groups rows by integer labels [n]. It sorts, so that it compiles under XLA, which `tf.unique` does
-    not."""
+    """Groups rows by integer labels [n]. It sorts, so that it compiles under XLA, which `tf.unique` does not."""
     order = tf.argsort(labels, stable=True)
     ordered = tf.gather(labels, order)
     begins = tf.cast(ordered[1:] != ordered[:-1], tf.int32)
     ordered_index = tf.cumsum(tf.concat([[0], begins], axis=0))
     index = tf.gather(ordered_index, tf.argsort(order))
-    return Groups(
-        index, tf.math.unsorted_segment_sum(tf.ones_like(index, tf.float32), index, tf.size(labels))
-    )
+    sizes = tf.math.unsorted_segment_sum(tf.ones_like(index, tf.float32), index, tf.size(labels))
+    return Groups(index, sizes)
 
 
 def combine(
@@ -59,9 +57,8 @@ def combine(
 def mean_pairs(sums: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
     """Mean over groups of two rows or more of sums / (size (size - 1))."""
     many = tf.cast(sizes > 1.5, sizes.dtype)
-    return tf.math.divide_no_nan(
-        tf.reduce_sum(many * tf.math.divide_no_nan(sums, sizes * (sizes - 1.0))), tf.reduce_sum(many)
-    )
+    means = many * tf.math.divide_no_nan(sums, sizes * (sizes - 1.0))
+    return tf.math.divide_no_nan(tf.reduce_sum(means), tf.reduce_sum(many))
 
 
 def finite_population(dataset_size: int | None) -> float:

@@ -1,8 +1,7 @@
 """Positive definite kernels that depend on the squared distance, and the objective that learns their scale.
 
-A new kernel is one class: subclass `Kernel` and give it `value`. Give it `frequencies` too if its spectral
-distribution is known, and random features work; give it `derivative` if the closed form is faster than
-automatic differentiation.
+A new kernel is a subclass of `Kernel` with `value`; with `frequencies` too if its spectral distribution is known, and random
+features work; with `derivative` if the closed form is faster than automatic differentiation.
 
 Every kernel has k(z, z) = 1 for unit-norm z.
 """
@@ -60,9 +59,6 @@ class Kernel(abc.ABC):
 
     def frequencies(self, dim: int) -> tfd.Distribution:
         """Returns the spectral distribution of the kernel on R^dim: k(z, z') = E_w cos(w'(z - z')) (Bochner).
-
-        Args:
-            dim: number of dimensions of z.
 
         Raises:
             ValueError: if the kernel has no spectral distribution.
@@ -143,9 +139,8 @@ def get(identifier: str | Kernel | dict[str, Any]) -> Kernel:
     """Returns the kernel that an identifier stands for.
 
     Args:
-        identifier: "linear", "gaussian" or "imq" (scale 1), a `Kernel`, or a dictionary with one of these
-            names or the name of a subclass of `Kernel` under "class_name" and the arguments under "config"
-            (see `serialize`).
+        identifier: "linear", "gaussian" or "imq" (scale 1), a `Kernel`, or a dictionary with one of these names or the
+            name of a subclass of `Kernel` under "class_name" and the arguments under "config" (see `serialize`).
 
     Raises:
         ValueError: if there is no such kernel.
@@ -157,9 +152,7 @@ def get(identifier: str | Kernel | dict[str, Any]) -> Kernel:
     name, config = identifier.get("class_name"), identifier.get("config", {})
     classes = _KERNELS | {cls.__name__: cls for cls in _subclasses(Kernel)}
     if name not in classes:
-        raise ValueError(
-            f"Unknown kernel {name!r}: expected one of {sorted(classes)}, a Kernel, or its config."
-        )
+        raise ValueError(f"Unknown kernel {name!r}: give one of {sorted(classes)}, a Kernel, or its config.")
     return classes[name].from_config(config)
 
 
@@ -216,15 +209,9 @@ def evenly_spread_rows(z: tf.Tensor, max_rows: int) -> tf.Tensor:
     """Picks rows of z [B, M, Q] that stand for all of them: each view gives equally many, each image about as many.
 
     Every view gives m = max_rows // M of its B rows, or all of them if it has no more; row j of the n = m M picked
-    is that of image floor(j B / n) and view j mod M. So the views take turns along the images, and no image gives
-    two rows more than another. The picks of R replicas together are those of the whole batch, if R divides m.
-
-    Args:
-        z: representations [B, M, Q].
-        max_rows: at least M.
-
-    Returns:
-        Rows [n, Q], n <= max_rows.
+    is that of image floor(j B / n) and view j mod M: [n, Q], n <= max_rows for max_rows >= M. So the views take turns along
+    the images, and no image gives two rows more than another. The picks of R replicas together are those of the whole batch,
+    if R divides m.
     """
     static, views, size = z.shape
     images = tf.shape(z)[0] if static is None else static

@@ -1,8 +1,7 @@
 """The moments of features that HSIC is made of, centred on their global mean.
 
-Everything here is a sum over images. Under a `tf.distribute` strategy each replica holds its own images and
-the sums are global, so that what travels does not depend on the batch: a vector of D, a matrix of D x D and
-a scalar.
+Everything here is a sum over images. Under a `tf.distribute` strategy each replica holds its own images and the sums
+are global, so that what travels does not depend on the batch: a vector of D, a matrix of D x D and a scalar.
 """
 
 from __future__ import annotations
@@ -58,9 +57,6 @@ def cosine_moments(z: tf.Tensor, first: tuple, second: tuple) -> Moments:
         z: representations [B, M, Q], float.
         first: frequencies [D, Q] and phases [D] of r.
         second: frequencies [D2, Q] and phases [D2] of r2.
-
-    Returns:
-        The moments.
     """
     first, second = [(tf.cast(w, z.dtype), tf.cast(b, z.dtype)) for w, b in (first, second)]
     sums, cross, mean = _cosine_sums(z, *first, *second)
@@ -113,14 +109,10 @@ def _cosine_sums(
 
 
 def _centre(parts: list[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
-    # The mean is held constant by the gradient: it drops out of products of two centred factors, and
-    # `_global` puts back the one place where it does not. This saves a pass over the features on the way
-    # back.
-    rows = sum(tf.shape(part)[0] for part in parts) * replicas.num_replicas()
-    mean = replicas.all_sum(tf.add_n([tf.reduce_sum(part, axis=0) for part in parts])) / tf.cast(
-        rows, parts[0].dtype
-    )
-    mean = tf.stop_gradient(mean)
+    # The mean is held constant by the gradient: it drops out of products of two centred factors, and `_global` puts
+    # back the one place where it does not. This saves a pass over the features on the way back.
+    sums = tf.add_n([tf.reduce_sum(part, axis=0) for part in parts])
+    mean = tf.stop_gradient(replicas.mean_of_sums(sums, sum(tf.shape(part)[0] for part in parts)))
     return [part - mean for part in parts], mean
 
 

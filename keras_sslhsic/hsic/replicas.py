@@ -17,28 +17,14 @@ def num_replicas() -> int:
 
 
 def all_sum(x: tf.Tensor) -> tf.Tensor:
-    """Sums a tensor over the replicas.
-
-    Args:
-        x: tensor of one shape and dtype on all replicas.
-
-    Returns:
-        The sum, of the same shape, equal on all replicas.
-    """
+    """The sum over the replicas of a tensor, of one shape and dtype on all of them; equal on all."""
     if num_replicas() == 1:
         return x
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, x)
 
 
 def all_gather(x: tf.Tensor) -> tf.Tensor:
-    """Concatenates a tensor of all replicas along its first axis.
-
-    Args:
-        x: tensor [n, ...] of one shape and dtype on all replicas.
-
-    Returns:
-        Tensor [R n, ...] in the order of the replicas, equal on all replicas.
-    """
+    """The tensors [n, ...] of R replicas, of one shape and dtype, as [R n, ...] in their order; equal on all."""
     if num_replicas() == 1:
         return x
     return tf.distribute.get_replica_context().all_gather(x, axis=0)

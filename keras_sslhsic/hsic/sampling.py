@@ -1,8 +1,7 @@
 """Stateless uniform and normal numbers that are the same under XLA as without it.
 
-The floating-point samplers of `tf.random.stateless_*` turn the same Philox bits into other numbers under
-XLA, even with alg="philox"; the bits themselves agree. Here the numbers are made from the bits, which is
-also faster on a CPU.
+The floating-point samplers of `tf.random.stateless_*` turn the same Philox bits into other numbers under XLA, even with
+alg="philox"; the bits themselves agree. Here the numbers are made from the bits, which is also faster on a CPU.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Spectral distributions of the Gaussian and the inverse multiquadric kernel, as TensorFlow Probability
-distributions.
+"""Spectral distributions of the Gaussian and the inverse multiquadric kernel, of TensorFlow Probability.
 
 By Bochner's theorem a translation-invariant kernel with k(z, z) = 1 is k(z, z') = E_w cos(w'(z - z')), and
 random features need samples of w in R^n. For the inverse multiquadric c / sqrt(c^2 + s), Li et al. 2021
@@ -92,6 +91,9 @@ class _Spectral(tfd.Distribution):
         """Scale c of the kernel."""
         return self._scale
 
+    def _samples_shape(self, n: Any) -> tf.Tensor:
+        return tf.concat([[n], tf.shape(self._scale)], axis=0)
+
     def _parameter_control_dependencies(self, is_init: bool) -> list[tf.Operation]:
         if not self.validate_args:
             return []
@@ -100,9 +102,6 @@ class _Spectral(tfd.Distribution):
 
 class _Frequencies(_Spectral):
     """A spectral distribution of vectors w [n]."""
-
-    def _event_shape_tensor(self) -> tf.Tensor:
-        return tf.constant([self._dim], tf.int32)
 
     def _event_shape(self) -> tf.TensorShape:
         return tf.TensorShape([self._dim])
@@ -117,9 +116,6 @@ class _Frequencies(_Spectral):
     def _covariance(self) -> tf.Tensor:
         return tf.linalg.diag(self._variance())
 
-    def _stddev(self) -> tf.Tensor:
-        return tf.sqrt(self._variance())
-
     def stratified_sample(self, num_samples: int, seed: Any) -> tf.Tensor:
         """Samples [num_samples, ..., n] that cover the distribution more evenly than independent ones.
 
@@ -133,7 +129,7 @@ class _Frequencies(_Spectral):
         return self.sample(num_samples, seed=seed)
 
     def _normal(self, num_samples: Any, seed: tf.Tensor) -> tf.Tensor:
-        shape = tf.concat([[num_samples], tf.shape(self._scale), [self._dim]], axis=0)
+        shape = tf.concat([self._samples_shape(num_samples), [self._dim]], axis=0)
         return sampling.normal(shape, seed, self.dtype)
 
 
@@ -177,19 +173,17 @@ class IMQFrequencies(_Frequencies):
 
     def _sample_n(self, n: Any, seed: Any = None) -> tf.Tensor:
         scale_seed, direction_seed = _split(seed)
-        shape = tf.concat([[n], tf.shape(self._scale)], axis=0)
-        x = sampling.normal(shape, scale_seed, self.dtype)
+        x = sampling.normal(self._samples_shape(n), scale_seed, self.dtype)
         # The sign of x makes no difference to x g.
         return (x / self._scale)[..., None] * self._normal(n, direction_seed)
 
     def stratified_sample(self, num_samples: int, seed: Any) -> tf.Tensor:
         scale_seed, direction_seed = _split(seed)
-        shape = tf.concat([[num_samples], tf.shape(self._scale)], axis=0)
-        stratum = tf.reshape(
-            tf.range(num_samples, dtype=self.dtype), [num_samples] + [1] * self._scale.shape.rank
-        )
+        shape = [num_samples] + [1] * self._scale.shape.rank
+        stratum = tf.reshape(tf.range(num_samples, dtype=self.dtype), shape)
         # One |x| from each of as many equally likely intervals.
-        u = (stratum + sampling.uniform(shape, scale_seed, self.dtype)) / num_samples
+        u = sampling.uniform(self._samples_shape(num_samples), scale_seed, self.dtype)
+        u = (stratum + u) / num_samples
         x = tf.math.ndtri(0.5 + 0.5 * tf.minimum(u, 1.0 - 1e-6))
         return (x / self._scale)[..., None] * self._normal(num_samples, direction_seed)
 
@@ -219,9 +213,6 @@ class IMQAmplitude(_Spectral):
         TensorShape([512])
     """
 
-    def _event_shape_tensor(self) -> tf.Tensor:
-        return tf.constant([], tf.int32)
-
     def _event_shape(self) -> tf.TensorShape:
         return tf.TensorShape([])
 
@@ -230,7 +221,7 @@ class IMQAmplitude(_Spectral):
 
     def _sample_n(self, n: Any, seed: Any = None) -> tf.Tensor:
         scale_seed, chi_seed = _split(seed)
-        shape = tf.concat([[n], tf.shape(self._scale)], axis=0)
+        shape = self._samples_shape(n)
         x = sampling.normal(shape, scale_seed, self.dtype)
         # In float64: the quantile of a chi-square is off by 1e-4 in float32 at n = 16384.
         uniform = sampling.uniform(shape, chi_seed, tf.float64)
@@ -252,19 +243,11 @@ class IMQAmplitude(_Spectral):
         return tf.cast(log_prob, self.dtype)
 
     def _mean(self) -> tf.Tensor:
-        half_dim = 0.5 * self._dim
-        return (
-            2.0
-            / math.sqrt(math.pi)
-            * math.exp(math.lgamma(half_dim + 0.5) - math.lgamma(half_dim))
-            / self._scale
-        )
+        ratio = math.exp(math.lgamma(0.5 * self._dim + 0.5) - math.lgamma(0.5 * self._dim))
+        return 2.0 / math.sqrt(math.pi) * ratio / self._scale
 
     def _variance(self) -> tf.Tensor:
         return self._dim / self._scale**2 - self._mean() ** 2
-
-    def _stddev(self) -> tf.Tensor:
-        return tf.sqrt(self._variance())
 
 
 def _log_bessel_k(order: float, r: tf.Tensor) -> tf.Tensor:

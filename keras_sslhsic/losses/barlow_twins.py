@@ -31,17 +31,15 @@ class BarlowTwinsLoss(Objective):
         ValueError: for a negative weight.
     """
 
+    arguments = ("redundancy",)
+
     def __init__(self, redundancy: float = 0.0051, name: str = "barlow_twins", **kwargs: Any):
         super().__init__(name=name, **kwargs)
         checks.number("redundancy", redundancy)
         self.redundancy = float(redundancy)
 
     def terms(self, hiddens: Hiddens, seed: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """The "loss", and its terms "invariance" and "redundancy", the latter without its weight; see `Objective.terms`.
-
-        Raises:
-            ValueError: if the outputs are not [B, M, Q] or M is below 2.
-        """
+        """The "loss", and its terms "invariance" and "redundancy", the latter without its weight; see `Objective.terms`."""
         check_views(hiddens.online)
         z, count = centred(hiddens.online)
         variance = replicas.all_sum(tf.reduce_sum(tf.square(z), axis=0)) / count
@@ -52,7 +50,3 @@ class BarlowTwinsLoss(Objective):
         invariance, redundancy = invariance / len(found), redundancy / len(found)
         loss = invariance + self.redundancy * redundancy
         return {"loss": loss, "invariance": invariance, "redundancy": redundancy}
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
-        return super().get_config() | {"redundancy": self.redundancy}

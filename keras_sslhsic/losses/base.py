@@ -36,12 +36,14 @@ class Objective(keras.losses.Loss):
         needs_target: whether it compares with a target network; None where it takes both.
         needs_predictor: whether the online network has to end in a predictor; None where it takes both.
         latest: names among its terms that are shown as they are at a step, not as means over the epoch.
+        arguments: of `__init__`, kept as attributes of these names, for `get_config`.
         owner: the trainer that it keeps its state for.
     """
 
     needs_target: bool | None = False
     needs_predictor: bool | None = False
     latest: Sequence[str] = ()
+    arguments: Sequence[str] = ()
     owner: "weakref.ref[keras.Model] | None" = None
 
     def terms(self, hiddens: Hiddens, seed: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -56,6 +58,9 @@ class Objective(keras.losses.Loss):
 
         Returns:
             Float32 scalars by name, among them "loss".
+
+        Raises:
+            ValueError: if the outputs are not [B, M, Q], M is below 2, or the loss lacks a target or what `build` makes.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method terms(hiddens, seed).")
 
@@ -106,6 +111,10 @@ class Objective(keras.losses.Loss):
     def variables(self) -> list[keras.Variable]:
         """The state, for files and checkpoints, in one order; names are told apart by it where they are equal."""
         return []
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of `__init__`."""
+        return super().get_config() | {name: getattr(self, name) for name in self.arguments}
 
     def warning(self, images: int, views: int, target: bool) -> str | None:
         """What speaks against training on such batches, as a message; None if nothing does.
@@ -193,11 +202,7 @@ def unit_views(hiddens: Hiddens) -> tf.Tensor:
 
 
 def pairs(online: int, target: int) -> tf.Tensor:
-    """1 / (their number) for each pair of different views, 0 for a view with itself: float32 [M, M'].
-
-    Args:
-        online: number M of views.
-        target: number M' of views; they are the first of the M.
+    """1 / (their number) for each pair of different views, 0 for a view with itself: float32 [M, M'], M' first of the M.
 
     Raises:
         ValueError: if there is no pair.
@@ -238,7 +243,5 @@ def of_target(hiddens: Hiddens) -> tf.Tensor:
 def identities(y_true: tf.Tensor) -> tf.Tensor:
     """The integer identities [n] of rows, of a Keras target [n] or [n, 1]."""
     if y_true.shape.rank not in (1, 2) or (y_true.shape.rank == 2 and y_true.shape[1] != 1):
-        raise ValueError(
-            f"Expected y_true with the identities [n] or [n, 1], but found the shape {tuple(y_true.shape)}."
-        )
+        raise ValueError(f"Expected y_true, identities [n] or [n, 1], found the shape {y_true.shape}.")
     return tf.cast(tf.reshape(y_true, [-1]), tf.int32)

@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_sslhsic import checks
 from keras_sslhsic.hsic import replicas
 from keras_sslhsic.losses.base import Hiddens, Objective, identities, register, unit_norm, unit_views
 
@@ -12,11 +13,9 @@ from keras_sslhsic.losses.base import Hiddens, Objective, identities, register, 
 class InfoNCELoss(Objective):
     """InfoNCE (van den Oord et al. 2018), in the form of the paper's ablation.
 
-    For each view, every other view of the same image is a positive, and all views of all other images are
-    the negatives:
+    For each view, every other view of the same image is a positive, and all views of all other images are the negatives:
 
-        -mean over positive pairs (a, b) of  log( e^{a'b / t} / (e^{a'b / t} + sum_{negatives c} e^{a'c / t})
-        )
+        -mean over positive pairs (a, b) of  log( e^{a'b / t} / (e^{a'b / t} + sum_{negatives c} e^{a'c / t}) )
 
     Args:
         temperature: t, positive.
@@ -29,39 +28,23 @@ class InfoNCELoss(Objective):
 
     needs_target = None
     needs_predictor = None
+    arguments = ("temperature",)
 
     def __init__(self, temperature: float = 0.1, name: str = "info_nce", **kwargs: Any):
         super().__init__(name=name, **kwargs)
-        if not temperature > 0:
-            raise ValueError(f"The temperature must be positive, but {temperature} was given.")
+        checks.number("temperature", temperature, above=True)
         self.temperature = float(temperature)
 
     def terms(self, hiddens: Hiddens, seed: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """The loss for the views of a batch of images; see `Objective.terms`.
-
-        Args:
-            hiddens: outputs of M views of each image, those of the target among them; M >= 2.
-            seed: not used: nothing is drawn.
-
-        Returns:
-            Dictionary with the float32 scalar "loss".
-
-        Raises:
-            ValueError: if the outputs are not [B, M, Q] or M is below 2.
-        """
+        """The "loss" of all outputs of each image, those of the target among them; see `Objective.terms`."""
         z = unit_views(hiddens)
         image = replicas.own_rows(tf.range(tf.shape(z)[0] * replicas.num_replicas()))
         return {"loss": self._loss(tf.reshape(z, [-1, z.shape[2]]), tf.repeat(image, z.shape[1]))}
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """Returns the loss of the whole batch, repeated for each row; y_true and y_pred are as in
-        `SSLHSICLoss`."""
+        """The loss of the whole batch, repeated for each row; y_true and y_pred are as in `SSLHSICLoss`."""
         loss = self._loss(unit_norm(tf.cast(y_pred, tf.float32)), identities(y_true))
         return tf.fill(tf.shape(y_pred)[:1], loss)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of `__init__`."""
-        return {**super().get_config(), "temperature": self.temperature}
 
     def _loss(self, rows: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         every, every_label = replicas.all_gather(rows), replicas.all_gather(labels)

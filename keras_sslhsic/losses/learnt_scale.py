@@ -9,11 +9,6 @@ from keras_sslhsic import compat
 from keras_sslhsic.hsic import kernels, replicas
 
 
-class _LargeEnough(keras.constraints.Constraint):
-    def __call__(self, value: tf.Tensor) -> tf.Tensor:
-        return tf.maximum(value, kernels.MIN_SCALE)
-
-
 class LearntScale:
     """A kernel's scale as a variable that an optimizer of its own moves (Li et al. 2021, sections 4.1 and D.1.2).
 
@@ -35,15 +30,11 @@ class LearntScale:
                 f"The scale of a kernel must be at least {kernels.MIN_SCALE} to be learnt, found {scale:g}: float32 does not "
                 "tell the distances apart that a smaller one is for. Give a larger one, or learn_kernel_scale=False."
             )
+        # The same on all replicas: the sum of their gradients moves it.
         self.variable = keras.Variable(
-            scale,
-            trainable=False,
-            dtype="float32",
-            # The same on all replicas: the sum of their gradients moves it.
-            aggregation="only_first_replica",
-            name="kernel_scale",
+            scale, trainable=False, dtype="float32", aggregation="only_first_replica", name="kernel_scale"
         )
-        self.variable.constraint = _LargeEnough()
+        self.variable.constraint = lambda value: tf.maximum(value, kernels.MIN_SCALE)
         self.optimizer = keras.optimizers.deserialize(optimizer) if optimizer else keras.optimizers.Adam(3e-4)
         compat.prepare_optimizer(self.optimizer, [self.variable])
 

@@ -39,6 +39,8 @@ class LeJEPALoss(Objective):
         ValueError: for values outside of these ranges.
     """
 
+    arguments = ("weight", "num_slices", "knots", "limit", "sketch")
+
     def __init__(
         self,
         weight: float = 0.05,
@@ -60,17 +62,11 @@ class LeJEPALoss(Objective):
                 f"weight={weight}, knots={knots}, sketch={sketch!r}."
             )
         self.weight = float(weight)
-        self.num_slices = num_slices
-        self.knots = knots
-        self.limit = float(limit)
-        self.sketch = sketch
+        self.num_slices, self.knots = num_slices, knots
+        self.limit, self.sketch = float(limit), sketch
 
     def terms(self, hiddens: Hiddens, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The "loss", and its terms "prediction" and "sigreg"; see `Objective.terms`.
-
-        Raises:
-            ValueError: if the outputs are not [B, M, Q] or M is below 2.
-        """
+        """The "loss", and its terms "prediction" and "sigreg"; see `Objective.terms`."""
         check_views(hiddens.online)
         z = tf.cast(hiddens.online, tf.float32)
         _, views, size = z.shape
@@ -105,8 +101,3 @@ class LeJEPALoss(Objective):
     def draw_directions(self, size: int, seed: tf.Tensor) -> tf.Tensor:
         """Random unit vectors float32 [num_slices, size]. A subclass that overrides this fixes them."""
         return unit_norm(sampling.normal([self.num_slices, size], seed))
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
-        own = ("weight", "num_slices", "knots", "limit", "sketch")
-        return super().get_config() | {name: getattr(self, name) for name in own}

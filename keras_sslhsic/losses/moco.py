@@ -33,6 +33,7 @@ class MoCoLoss(Objective):
     """
 
     needs_target = True
+    arguments = ("temperature", "queue_size")
 
     def __init__(self, temperature: float = 0.2, queue_size: int = 65536, name: str = "moco", **kwargs: Any):
         super().__init__(name=name, **kwargs)
@@ -55,11 +56,7 @@ class MoCoLoss(Objective):
         return [] if self.queue is None else [self.queue]
 
     def terms(self, hiddens: Hiddens, seed: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """The "loss", and the "accuracy" with which the positive key is nearer than the queue; see `Objective.terms`.
-
-        Raises:
-            ValueError: without a target, for a single view, or before `build`.
-        """
+        """The "loss", and the "accuracy" with which the positive key is nearer than the queue; see `Objective.terms`."""
         if self.queue is None:
             raise ValueError(
                 "MoCoLoss has no queue yet: compile a model with it, or call build(size) with the size of the outputs."
@@ -82,7 +79,3 @@ class MoCoLoss(Objective):
         queue = tf.concat([replicas.all_gather(keys), self.queue.value], axis=0)
         self.queue.assign(queue[: self.queue_size])
         return {}
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
-        return super().get_config() | {"temperature": self.temperature, "queue_size": self.queue_size}

@@ -20,31 +20,27 @@ from keras_sslhsic.losses.learnt_scale import LearntScale
 
 @register("ssl_hsic")
 class SSLHSICLoss(Objective):
-    """The SSL-HSIC loss (Li et al. 2021, section 3): dependence on the image identity, less kernelised
-    variance.
+    """The SSL-HSIC loss (Li et al. 2021, section 3): dependence on the image identity, less kernelised variance.
 
         loss = -hsic_zy + gamma sqrt(hsic_zz)
 
-    All of it is computed in float32, whatever the dtype policy. Where hsic_zz is 0, its square root has
-    gradient 0.
+    All of it is computed in float32, whatever the dtype policy. Where hsic_zz is 0, its square root has gradient 0.
 
     A trainer gives it the outputs of all views, with those of the target network where there is one, which it divides by
     their norms. It then learns the scale of the kernel too, beside the networks (sections 4.1, D.1.2).
 
-    As `loss(y_true, y_pred)`, y_true holds the integer identity of the image (or a class) of each row, [n]
-    or [n, 1], below 2^24 in magnitude (Keras turns it into float32), and y_pred [n, Q] its representation,
-    which is divided by its norm. Rows of one identity may come in any order and number, one image two times
-    or more; groups count equally. Each call draws new features, from `seed` and a counter that the loss
-    keeps in a variable; so create it inside the scope of a distribution strategy, as the model is. The
-    counter is not part of the configuration.
+    As `loss(y_true, y_pred)`, y_true holds the integer identity of the image (or a class) of each row, [n] or [n, 1],
+    below 2^24 in magnitude (Keras turns it into float32), and y_pred [n, Q] its representation, which is divided by its
+    norm. Rows of one identity may come in any order and number, one image two times or more; groups count equally. Each
+    call draws new features, from `seed` and a counter that the loss keeps in a variable; so create it inside the scope
+    of a distribution strategy, as the model is. The counter is not part of the configuration.
 
     Args:
         kernel: "imq", "gaussian", "linear", a `hsic.kernels.Kernel` or its config. A learnt scale begins with its own.
         gamma: weight of sqrt(hsic_zz), at least 0. Without a target network the outputs collapse if hsic_zy /
             sqrt(hsic_zz) does not come to exceed it; docs/method.md says how to choose it.
-        num_features: number D of random features of each draw (cost linear in the batch), or None for the
-            exact kernel (quadratic in time, but not in memory). The linear kernel needs none: its features
-            are the representations.
+        num_features: number D of random features of each draw (cost linear in the batch), or None for the exact kernel
+            (quadratic in time, but not in memory). The linear kernel needs none: its features are the representations.
         estimator: "biased" or "unbiased". The unbiased hsic_zy is exact in expectation for B images out of
             `dataset_size`; hsic_zz is then that of Song et al. 2012 for the exact kernel; with features, it
             stays the biased one, of two independent draws.
@@ -54,8 +50,7 @@ class SSLHSICLoss(Objective):
             constant out. The gradients differ by the factor of hsic_zz alone.
         shared_draw: whether hsic_zy uses the first of the two draws of hsic_zz, as in the authors' code
             (each term has the same expectation, at two thirds of the cost), or a third one.
-        low_variance: whether to draw the features with less variance, as `hsic.features.draw` does on
-            request.
+        low_variance: whether to draw the features with less variance, as `hsic.features.draw` does on request.
         learn_kernel_scale: whether a trainer learns the scale, where the kernel has a best one (the linear kernel has
             none). It is then held at `hsic.kernels.MIN_SCALE` or above.
         kernel_optimizer: for the scale, a Keras optimizer or its config; None is Adam with the released code's 3e-4.
@@ -75,6 +70,10 @@ class SSLHSICLoss(Objective):
     needs_target = None
     needs_predictor = None
     latest = ("kernel_scale",)
+    arguments = (
+        *("gamma", "num_features", "estimator", "dataset_size", "convention", "shared_draw", "low_variance"),
+        *("learn_kernel_scale", "kernel_optimizer", "seed"),
+    )
 
     def __init__(
         self,
@@ -93,37 +92,22 @@ class SSLHSICLoss(Objective):
         **kwargs: Any,
     ):
         super().__init__(name=name, **kwargs)
-        if gamma < 0:
-            raise ValueError(f"gamma must be at least 0, but {gamma} was given.")
-        if num_features is not None and num_features < 1:
-            raise ValueError(
-                f"num_features must be at least 1, or None for the exact kernel, but is {num_features}."
-            )
-        _check_choice("estimator", estimator, ("biased", "unbiased"))
-        _check_choice("convention", convention, ("paper", "released"))
+        checks.number("gamma", gamma)
+        checks.integer("num_features", num_features, 1, optional=True)
+        checks.choice("estimator", estimator, ("biased", "unbiased"))
+        checks.choice("convention", convention, ("paper", "released"))
         checks.flag("learn_kernel_scale", learn_kernel_scale)
-        self.kernel = kernels.get(kernel)
-        self.gamma = float(gamma)
-        self.num_features = num_features
-        self.estimator = estimator
-        self.dataset_size = dataset_size
-        self.convention = convention
-        self.shared_draw = shared_draw
-        self.low_variance = low_variance
-        self.learn_kernel_scale = learn_kernel_scale
+        self.kernel, self.gamma = kernels.get(kernel), float(gamma)
+        self.num_features, self.shared_draw, self.low_variance = num_features, shared_draw, low_variance
+        self.estimator, self.dataset_size, self.convention = estimator, dataset_size, convention
+        self.learn_kernel_scale, self.seed = learn_kernel_scale, seed
         # As a config: the optimizer itself is made in the scope of the trainer's strategy.
         self.kernel_optimizer = kernel_optimizer and keras.optimizers.serialize(
             keras.optimizers.get(kernel_optimizer)
         )
         self.learnt_scale: LearntScale | None = None
-        self.seed = seed
-        self._calls = tf.Variable(
-            0,
-            dtype=tf.int32,
-            trainable=False,
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            name="calls",
-        )
+        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        self._calls = tf.Variable(0, trainable=False, dtype=tf.int32, aggregation=first, name="calls")
 
     def build(self, size: int) -> None:
         """Makes the learnt scale, where there is one."""
@@ -142,19 +126,10 @@ class SSLHSICLoss(Objective):
         return self.kernel.scale_as(tf.float32) if learnt is None else tf.identity(learnt.variable.value)
 
     def terms(self, hiddens: Hiddens, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The loss and its terms, for the views of a batch of images; see `Objective.terms`.
+        """The "loss" and its terms, of all outputs of each image, those of the target among them; see `Objective.terms`.
 
-        Args:
-            hiddens: outputs of M views of each image, those of the target among them; M >= 2.
-            seed: int32 [2].
-
-        Returns:
-            Dictionary of float32 scalars: "loss", "hsic_zy", "hsic_zz", and "dependence_ratio", which is hsic_zy /
-            sqrt(hsic_zz) with 0 for independence in every convention. Outputs that lie near each other are drawn
-            together while it is below gamma, and spread where it is above.
-
-        Raises:
-            ValueError: if the outputs are not [B, M, Q] or M is below 2.
+        They are "hsic_zy", "hsic_zz", and "dependence_ratio", which is hsic_zy / sqrt(hsic_zz) with 0 for independence in every
+        convention. Outputs that lie near each other are drawn together while it is below gamma, and spread where it is above.
         """
         return self.terms_of_unit_vectors(unit_views(hiddens), seed)
 
@@ -183,36 +158,24 @@ class SSLHSICLoss(Objective):
         return {"kernel_scale": self.kernel_scale}
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """Returns the loss of the whole batch, repeated for each row [n], so that Keras' mean over the rows
-        is the loss."""
+        """The loss of the whole batch, repeated for each row [n], so that Keras' mean over the rows is the loss."""
         z = unit_norm(tf.cast(y_pred, tf.float32))
         labels = identities(y_true)
         check_labels(z, labels)
         kernel = self._constant_kernel()
-        if self.num_features is None:
-            loss, _, _ = self._exact(z, labels, kernel)
-        else:
-            loss = self._features_with_labels(z, labels, kernel)
-        return tf.fill(tf.shape(z)[:1], loss)
+        of_labels = self._exact if self.num_features is None else self._features_with_labels
+        return tf.fill(tf.shape(z)[:1], of_labels(z, labels, kernel)[0])
 
     def draws(self, kernel: kernels.Kernel, dim: int, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns the (frequencies [D, Q], phases [D]) of a step: both draws of hsic_zz, the first one
-        hsic_zy's too, unless it has a third of its own. A subclass that overrides this fixes the features.
+        """The (frequencies [D, Q], phases [D]) of a step: both draws of hsic_zz, the first one hsic_zy's too, unless it has
+        a third of its own. A subclass that overrides this fixes the features.
         """
         seeds = tf.unstack(tf.random.split(seed, 2 if self.shared_draw else 3, alg="philox"))
         assert self.num_features is not None
         return [features.draw(kernel, dim, self.num_features, s, self.low_variance) for s in seeds]
 
     def largest_ratio(self, images: int, views: int) -> float:
-        """The largest `dependence_ratio` that a batch can have, whatever the representations.
-
-        With a larger gamma the loss is least where all representations are equal. See `hsic.ratio.largest_ratio`;
-        the unbiased estimators have no such bound.
-
-        Args:
-            images: number B of images in the batch.
-            views: number M of views of each.
-        """
+        """The largest `dependence_ratio` of B images in M views, see `hsic.ratio.largest_ratio`; none if unbiased."""
         return math.inf if self.estimator == "unbiased" else largest_ratio(images, views, self._ddof())
 
     def warning(self, images: int, views: int, target: bool) -> str | None:
@@ -236,23 +199,12 @@ class SSLHSICLoss(Objective):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of `__init__`."""
-        return {
-            **super().get_config(),
-            "kernel": kernels.serialize(self.kernel),
-            "gamma": self.gamma,
-            "num_features": self.num_features,
-            "estimator": self.estimator,
-            "dataset_size": self.dataset_size,
-            "convention": self.convention,
-            "shared_draw": self.shared_draw,
-            "low_variance": self.low_variance,
-            "learn_kernel_scale": self.learn_kernel_scale,
-            "kernel_optimizer": self.kernel_optimizer,
-            "seed": self.seed,
-        }
+        """The arguments of `__init__`."""
+        return super().get_config() | {"kernel": kernels.serialize(self.kernel)}
 
-    def _features_with_labels(self, z: tf.Tensor, labels: tf.Tensor, kernel: kernels.Kernel) -> tf.Tensor:
+    def _features_with_labels(
+        self, z: tf.Tensor, labels: tf.Tensor, kernel: kernels.Kernel
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         if isinstance(kernel, kernels.Linear):
             r, r2, *third = z, z
         else:
@@ -262,7 +214,7 @@ class SSLHSICLoss(Objective):
             draws = self.draws(kernel, z.shape[-1], seed)
             r, r2, *third = [features.random_fourier_features(z, *draw) for draw in draws]
         zy = hsic_zy_features(third[0] if third else r, labels=labels, **self._zy_options())
-        return objective(zy, hsic_zz_features(r, r2, ddof=self._ddof()), self.gamma)[0]
+        return objective(zy, hsic_zz_features(r, r2, ddof=self._ddof()), self.gamma)
 
     def _exact(
         self, z: tf.Tensor, labels: tf.Tensor | None, kernel: kernels.Kernel
@@ -290,8 +242,3 @@ class SSLHSICLoss(Objective):
             independent = (finite_population(self.dataset_size) if unbiased else 1.0) / (views - 1)
         ratio = dependence_ratio(zy - independent, zz)
         return {"loss": loss, "hsic_zy": zy, "hsic_zz": zz, "dependence_ratio": ratio}
-
-
-def _check_choice(argument: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{argument} must be one of {choices}, but {value!r} was given.")

@@ -38,6 +38,8 @@ class SwAVLoss(Objective):
         ValueError: for values outside of these ranges.
     """
 
+    arguments = ("temperature", "epsilon", "iterations", "num_prototypes", "frozen_steps")
+
     def __init__(
         self,
         temperature: float = 0.1,
@@ -54,11 +56,8 @@ class SwAVLoss(Objective):
         checks.integer("iterations", iterations, 1)
         checks.integer("num_prototypes", num_prototypes, 2)
         checks.integer("frozen_steps", frozen_steps, 0)
-        self.temperature = float(temperature)
-        self.epsilon = float(epsilon)
-        self.iterations = iterations
-        self.num_prototypes = num_prototypes
-        self.frozen_steps = frozen_steps
+        self.temperature, self.epsilon, self.iterations = float(temperature), float(epsilon), iterations
+        self.num_prototypes, self.frozen_steps = num_prototypes, frozen_steps
         self._state: list[keras.Variable] = []
 
     def build(self, size: int) -> None:
@@ -77,11 +76,7 @@ class SwAVLoss(Objective):
         return self._state
 
     def terms(self, hiddens: Hiddens, seed: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """The "loss"; see `Objective.terms`.
-
-        Raises:
-            ValueError: if the outputs are not [B, M, Q] or M is below 2, or before `build`.
-        """
+        """The "loss"; see `Objective.terms`."""
         if not self._state:
             raise ValueError(
                 "SwAVLoss has no prototypes yet: compile a model with it, or call build(size) with the size of the outputs."
@@ -102,26 +97,15 @@ class SwAVLoss(Objective):
         steps.assign_add(1)
         return {}
 
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
-        own = ("temperature", "epsilon", "iterations", "num_prototypes", "frozen_steps")
-        return super().get_config() | {name: getattr(self, name) for name in own}
-
 
 def balanced(scores: tf.Tensor, epsilon: float, iterations: int) -> tf.Tensor:
     """Assigns the images of a batch to prototypes, as many to each (Sinkhorn and Knopp; Cuturi 2013).
 
-    Args:
-        scores: cosines float32 [B, M, K] of this replica's images with prototypes; each view is balanced by itself.
-        epsilon: the codes are proportional to exp(scores / epsilon) before they are balanced.
-        iterations: how often.
-
-    Returns:
-        Codes float32 [B, M, K], which sum to 1 over prototypes, and nearly to B / K over the images of all replicas.
+    Of cosines float32 [B, M, K] with prototypes it makes codes, proportional to exp(scores / epsilon) before they are balanced,
+    each view by itself: they sum to 1 over prototypes, and nearly to B / K over the images of all replicas.
     """
-    codes = tf.exp(
-        (scores - 1.0) / epsilon
-    )  # the constant cancels: no cosine is above 1, and nothing overflows
+    # The constant cancels: no cosine is above 1, and nothing overflows.
+    codes = tf.exp((scores - 1.0) / epsilon)
     for _ in range(iterations):
         codes = tf.math.divide_no_nan(codes, replicas.all_sum(tf.reduce_sum(codes, axis=0)))
         codes = tf.math.divide_no_nan(codes, tf.reduce_sum(codes, axis=-1, keepdims=True))

@@ -36,6 +36,8 @@ class VICRegLoss(Objective):
         ValueError: for a negative weight.
     """
 
+    arguments = ("invariance_weight", "variance_weight", "covariance_weight")
+
     def __init__(
         self,
         invariance_weight: float = 25.0,
@@ -45,20 +47,13 @@ class VICRegLoss(Objective):
         **kwargs: Any,
     ):
         super().__init__(name=name, **kwargs)
-        self.weights = {
-            "invariance_weight": invariance_weight,
-            "variance_weight": variance_weight,
-            "covariance_weight": covariance_weight,
-        }
-        for weight, value in self.weights.items():
-            checks.number(weight, value)
+        self.invariance_weight, self.variance_weight = invariance_weight, variance_weight
+        self.covariance_weight = covariance_weight
+        for weight in self.arguments:
+            checks.number(weight, getattr(self, weight))
 
     def terms(self, hiddens: Hiddens, seed: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """The "loss", and its terms "invariance", "variance" and "covariance" without weights; see `Objective.terms`.
-
-        Raises:
-            ValueError: if the outputs are not [B, M, Q] or M is below 2.
-        """
+        """The "loss", and its terms "invariance", "variance" and "covariance" without weights; see `Objective.terms`."""
         check_views(hiddens.online)
         z, count = centred(hiddens.online)
         views, size = z.shape[1], z.shape[2]
@@ -71,13 +66,6 @@ class VICRegLoss(Objective):
         variance = tf.reduce_mean(tf.nn.relu(1.0 - tf.sqrt(squares / free + 1e-4)))
         covariances = [without_diagonal(scatter(x, x) / free) for x in tf.unstack(z, axis=1)]
         covariance = tf.add_n([tf.reduce_sum(tf.square(c)) for c in covariances]) / (views * size)
-        loss = (
-            self.weights["invariance_weight"] * invariance
-            + self.weights["variance_weight"] * variance
-            + 2.0 * self.weights["covariance_weight"] * covariance
-        )
+        loss = self.invariance_weight * invariance + self.variance_weight * variance
+        loss += 2.0 * self.covariance_weight * covariance
         return {"loss": loss, "invariance": invariance, "variance": variance, "covariance": covariance}
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
-        return super().get_config() | self.weights

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_sslhsic import files, lock
+from keras_sslhsic import lock
 from keras_sslhsic.encoders import ARCHITECTURES, Architecture, Encoder, Head, build_head, with_preprocessing
 from keras_sslhsic.encoders.resnet import architecture as named_architecture
 from keras_sslhsic.encoders.resnet import resnet
+from keras_sslhsic.files import display
 from keras_sslhsic.zoo import model_files
 from keras_sslhsic.zoo.official import Checkpoint, listed, read_checkpoint
 from keras_sslhsic.zoo.registry import IMAGENET_MEAN, IMAGENET_STD
@@ -54,7 +55,7 @@ def networks_from_checkpoint(checkpoint: Checkpoint | str | os.PathLike) -> Netw
     try:
         return _networks(read)
     except ValueError as error:
-        raise ValueError(f"{files.display(checkpoint)}: {files.display(error)}") from error
+        raise ValueError(f"{display(checkpoint)}: {display(error)}") from error
 
 
 def _networks(checkpoint: Checkpoint) -> Networks:
@@ -103,11 +104,8 @@ def networks_model(networks: Networks) -> keras.Model:
     images = keras.Input(networks.encoder.input_shape[1:], name="image")
     embedding = networks.encoder(images)
     projection = networks.projector(embedding)
-    outputs = {
-        "embedding": embedding,
-        "projection": projection,
-        "prediction": networks.predictor(projection),
-    }
+    prediction = networks.predictor(projection)
+    outputs = {"embedding": embedding, "projection": projection, "prediction": prediction}
     if networks.classifier is not None:
         outputs["logits"] = networks.classifier(embedding)
     return keras.Model(images, outputs, name=f"{networks.encoder.name}_networks")
@@ -125,8 +123,7 @@ def convert(
         source: SSL-HSIC's ``checkpoint.npy`` or BYOL's ``.pkl``.
         target: ``NAME.weights.h5`` (the encoder's weights, and how to build it) or ``NAME.keras`` (the
             encoder with resizing to 224 and normalisation inside). `load_pretrained` reads both.
-        heads: write projector, predictor and classifier too: the model of `networks_model`, to
-            ``NAME.keras``.
+        heads: write projector, predictor and classifier too: the model of `networks_model`, to ``NAME.keras``.
         expect: name of the architecture that it has to be, e.g. ``"r50_1x"``.
 
     Returns:
@@ -157,7 +154,7 @@ def converted(
     networks = networks_from_checkpoint(checkpoint)
     name = architecture_name(networks.architecture)
     if expect is not None and expect != name:
-        raise ValueError(f"{files.display(source)} holds {name or networks.architecture}, expected {expect}.")
+        raise ValueError(f"{display(source)} holds {name or networks.architecture}, expected {expect}.")
     encoder = with_preprocessing(networks.encoder, IMAGENET_MEAN, IMAGENET_STD, size=224)
     model = networks_model(networks) if heads else encoder if pixels else networks.encoder
     return model, {
@@ -169,12 +166,7 @@ def converted(
 
 
 def weights_note(architecture: Architecture, encoder: Encoder) -> dict[str, Any]:
-    """What a file of weights has to say of a network of `build_encoder`, for `load_pretrained` to build it again.
-
-    Args:
-        architecture: of the network.
-        encoder: the network with its preprocessing.
-    """
+    """What a file of weights says of a network of `build_encoder`, here with its preprocessing, to build it again."""
     return {
         "architecture": architecture_name(architecture),
         "shape": architecture._asdict(),
@@ -217,9 +209,7 @@ class _Pool:
             raise ValueError(f"{len(named) - len(self._arrays)} arrays of the checkpoint share their names.")
         roots = {key.split("/~/")[0] for key in self._arrays if "/~/initial_conv" in key}
         if len(roots) != 1:
-            raise ValueError(
-                f"Expected one residual network in the checkpoint, found {len(roots)}: {listed(roots)}."
-            )
+            raise ValueError(f"Expected one residual network, found {len(roots)}: {listed(roots)}.")
         self.root = roots.pop()
 
     def take(self, key: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -14,6 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from keras_sslhsic import files
+from keras_sslhsic.files import display
 from keras_sslhsic.zoo.model_files import LARGEST
 
 CHUNK = 1 << 20
@@ -23,19 +24,11 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 def fetch(url: str, target: str | os.PathLike, sha256: str | None = None, size: int | None = None) -> Path:
-    """Downloads a file over https, verifies it and only then gives it its name.
+    """Downloads a file over https, verifies it and only then gives it its name, `target`, which it returns.
 
-    Two processes may fetch the same file at once: each writes its own temporary file, and the last rename
-    wins.
+    Two processes may fetch the same file at once: each writes its own temporary file, and the last rename wins.
 
-    Args:
-        url: an https address (http for this machine's own).
-        target: where the file goes; its folder is made.
-        sha256: its hash, or None if it is not known.
-        size: its length in bytes, or None if it is not known.
-
-    Returns:
-        `target`.
+    The address is https (http for this machine's own); hash and size in bytes are None if they are not known.
 
     Raises:
         ValueError: if the address, or one that it leads to, is not https; if the file is cut short, too long or of
@@ -47,34 +40,31 @@ def fetch(url: str, target: str | os.PathLike, sha256: str | None = None, size: 
     target = Path(target)
     with files.written_whole(target) as temporary, _open(url) as response:
         declared = response.headers.get("Content-Length", "")
-        chunked = (
-            response.headers.get("Transfer-Encoding", "").lower() == "chunked"
-        )  # and has an end of its own
+        # Has an end of its own.
+        chunked = response.headers.get("Transfer-Encoding", "").lower() == "chunked"
         total = int(declared) if re.fullmatch("[0-9]{1,18}", declared) and not chunked else None
         if total is None and size is None and sha256 is None and not chunked:
             raise ValueError(
-                f"{files.display(url)} does not say how long it is, so that it may be cut: append #sha256=... to the address."
+                f"{display(url)} does not say how long it is, so that it may be cut: append #sha256=... to the address."
             )
         most = LARGEST if size is None else size
         if total is not None and total > most:
-            raise ValueError(f"{files.display(url)} has {total:,} bytes, more than the {most:,} expected.")
-        received = 0
+            raise ValueError(f"{display(url)} has {total:,} bytes, more than the {most:,} expected.")
+        received, name = 0, display(target.name)
         with (
-            tqdm(
-                total=total, unit="B", unit_scale=True, desc=files.display(target.name), file=sys.stderr
-            ) as bar,
+            tqdm(total=total, unit="B", unit_scale=True, desc=name, file=sys.stderr) as bar,
             temporary.open("wb") as file,
         ):
             for chunk in _chunks(response, url):
                 received += len(chunk)
                 if received > most:
-                    raise ValueError(f"{files.display(url)} has more than the {most:,} bytes expected.")
+                    raise ValueError(f"{display(url)} has more than the {most:,} bytes expected.")
                 file.write(chunk)
                 bar.update(len(chunk))
         for expected in (total, size):
             if expected is not None and received != expected:
                 raise ValueError(
-                    f"{files.display(url)} is cut short or altered: {received} bytes, expected {expected}."
+                    f"{display(url)} is cut short or altered: {received} bytes, expected {expected}."
                 )
         check_sha256(temporary, sha256, url)
     return target
@@ -82,12 +72,9 @@ def fetch(url: str, target: str | os.PathLike, sha256: str | None = None, size: 
 
 def check_sha256(path: str | os.PathLike, expected: str | None, what: object = None) -> None:
     """Raises ValueError if a file's hash is not the expected one; None expects nothing."""
-    if expected is None:
-        return
-    found = files.sha256(path)
-    if found != expected.lower():
+    if expected is not None and (found := files.sha256(path)) != expected.lower():
         raise ValueError(
-            f"{files.display(what or path)} has SHA-256 {found}, expected {files.display(expected)}: it was "
+            f"{display(what or path)} has SHA-256 {found}, expected {display(expected)}: it was "
             "altered or damaged. Restore it, or write it again."
         )
 
@@ -99,7 +86,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         _check_address(newurl)
         if urllib.parse.urlsplit(newurl).scheme != urllib.parse.urlsplit(request.full_url).scheme:
             raise ValueError(
-                f"{files.display(request.full_url)} leads to {files.display(newurl)}: weights are only downloaded over https."
+                f"{display(request.full_url)} leads to {display(newurl)}: weights are only downloaded over https."
             )
         return super().redirect_request(request, fp, code, msg, headers, newurl)
 
@@ -108,7 +95,7 @@ def _open(url: str) -> Any:
     try:
         return urllib.request.build_opener(_Redirects).open(url, timeout=TIMEOUT)
     except (OSError, http.client.HTTPException) as error:
-        raise OSError(f"Could not download {files.display(url)}: {files.display(error)}") from error
+        raise OSError(f"Could not download {display(url)}: {display(error)}") from error
 
 
 def _chunks(response: Any, url: str) -> Iterator[bytes]:
@@ -118,14 +105,12 @@ def _chunks(response: Any, url: str) -> Iterator[bytes]:
         try:
             chunk = response.read1(CHUNK)
         except (OSError, http.client.HTTPException) as error:
-            raise OSError(f"Could not download {files.display(url)}: {files.display(error)}") from error
+            raise OSError(f"Could not download {display(url)}: {display(error)}") from error
         if not chunk:
             return
         yield chunk
         if time.monotonic() > end:
-            raise OSError(
-                f"Could not download {files.display(url)}: it takes more than {DEADLINE:,} seconds."
-            )
+            raise OSError(f"Could not download {display(url)}: it takes more than {DEADLINE:,} seconds.")
 
 
 def _check_address(url: str) -> None:

@@ -28,7 +28,7 @@ PART = 1024  # files between two saves
 
 
 class Extracted(NamedTuple):
-    """What `extract` wrote.
+    """What `extract` wrote and left out.
 
     Attributes:
         out: the file.
@@ -67,9 +67,6 @@ def extract(
         batch_size: images a step, at most.
         memory_mb: memory, in 2^20 bytes, of images and of what the network makes of them, as estimated: fewer images go
             into a step if they are large. An image that needs more goes through alone.
-
-    Returns:
-        What was written and left out.
 
     Raises:
         ValueError: for another kind of `out`, or one that another encoder or another program wrote, or of other
@@ -179,11 +176,9 @@ class _Extractor:
             contextlib.closing(self.read_ahead(pool, stamps)) as read_images,
         ):
             for batch in self.batches(read_images, failed):
-                images = np.stack([image for _, image in batch])
-                values = np.asarray(self.encoder.predict_on_batch(images), np.float32)
-                computed |= {
-                    name: Row(stamps[name], row) for (name, _), row in zip(batch, values, strict=True)
-                }
+                names, images = zip(*batch, strict=True)
+                values = np.asarray(self.encoder.predict_on_batch(np.stack(images)), np.float32)
+                computed |= {name: Row(stamps[name], row) for name, row in zip(names, values, strict=True)}
                 bar.update(len(batch))
         bar.update(len(failed))
         return computed | {name: Row(stamps[name], None, reason) for name, reason in failed.items()}

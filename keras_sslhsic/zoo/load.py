@@ -1,5 +1,6 @@
 """`load_pretrained`: one line from a name, a file or a folder to a network that reads pixels."""
 
+import contextlib
 import os
 import warnings
 from pathlib import Path
@@ -20,6 +21,7 @@ from keras_sslhsic.encoders import (
 from keras_sslhsic.encoders.resnet import architecture as named_architecture
 from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.encoders.unlabelled import BareNetworkError
+from keras_sslhsic.files import display
 from keras_sslhsic.zoo import convert, model_files, registry, sources
 
 
@@ -35,11 +37,10 @@ def load_pretrained(
     Args:
         name: a name of `list_pretrained`; or a folder of `save_pretrained`, a run folder, a ``.keras`` file,
             or a ``.weights.h5`` file of the converter.
-        weights: for a name of the zoo: a file (``.weights.h5``, ``.keras``, an official ``.npy`` or
-            ``.pkl``), a folder, an https address (``#sha256=...`` at its end is checked), or ``"random"`` for
-            the untrained network. By default they come from the folder or base address in the environment
-            variable ``KERAS_SSLHSIC_WEIGHTS``, from the files bundled with the package, from the cache, or
-            from where they were published, in this order.
+        weights: for a name of the zoo: a file (``.weights.h5``, ``.keras``, an official ``.npy`` or ``.pkl``), a
+            folder, an https address (``#sha256=...`` at its end is checked), or ``"random"`` for the untrained network.
+            By default they come from the folder or base address in the environment variable ``KERAS_SSLHSIC_WEIGHTS``,
+            from the files bundled with the package, from the cache, or from where they were published, in this order.
         cache_dir: folder of downloaded weights; ``~/.cache/keras_sslhsic`` by default.
         trainable: whether the weights may be trained. A frozen network always uses its moving statistics.
         freeze_batch_norm: in a trainable network, keep every BatchNormalization layer (statistics, scale and
@@ -50,9 +51,8 @@ def load_pretrained(
         them, as those of the zoo for ImageNet do), to float32 features [B, F].
 
     Raises:
-        ValueError: for an unknown name (the nearest is suggested), a wrong hash, a file of another
-            architecture; for one that is damaged, holds code, declares more than its size allows or has weights that are
-            not finite.
+        ValueError: for an unknown name (the nearest is suggested), a wrong hash, a file of another architecture; for
+            one that is damaged, holds code, declares more than its size allows or has weights that are not finite.
         FileNotFoundError: if the weights are nowhere; the message names the ways to get them.
         OSError: if a file cannot be read or is no regular file, or a download fails.
 
@@ -67,9 +67,7 @@ def load_pretrained(
     path = Path(name)
     if str(name) not in registry.entries() and path.exists():
         if weights is not None:
-            raise ValueError(
-                f"{files.display(path)} holds its own weights: leave out weights={str(weights)!r}."
-            )
+            raise ValueError(f"{display(path)} holds its own weights: leave out weights={str(weights)!r}.")
         file = sources.in_folder(path)
         encoder, entry = load_encoder(file), sources.entry_beside(file)
     else:
@@ -77,7 +75,9 @@ def load_pretrained(
             raise FileNotFoundError(f"There is no file or folder {os.fspath(name)!r}.")
         entry = registry.get(str(name))
         if weights == "random":
-            encoder = _with_entry_preprocessing(_untrained(entry), entry)
+            shape = None, None, entry.channels
+            network = build_encoder(entry.architecture, shape, entry.stem, entry.width)
+            encoder = _with_entry_preprocessing(network, entry)
         else:
             encoder = _load_found(entry, weights, _cache(cache_dir))
         if weights is not None or sources.WEIGHTS_VARIABLE in os.environ:
@@ -104,18 +104,12 @@ def _load_found(entry: registry.Entry, weights: str | os.PathLike | None, cache:
         return load_encoder(path, entry)
     except ValueError as error:
         if sources.forget(path, cache):
-            raise ValueError(
-                f"{error} What was downloaded is removed from the cache, to be fetched again."
-            ) from error
+            raise ValueError(f"{error} It is removed from the cache, to be fetched again.") from error
         raise
 
 
 def load_encoder(path: Path, entry: registry.Entry | None = None) -> Encoder:
-    """Reads an encoder from any kind of file.
-
-    Args:
-        path: the file.
-        entry: what it has to be, where that is known.
+    """Reads an encoder from any kind of file; `entry` says what it has to be, where that is known.
 
     Raises:
         ValueError: if it is of another kind, damaged or of another architecture.
@@ -134,16 +128,15 @@ def load_encoder(path: Path, entry: registry.Entry | None = None) -> Encoder:
     except (ValueError, OSError):
         raise
     except Exception as error:  # of a graph of layers that nobody would draw
-        raise ValueError(f"{files.display(path)} holds no encoder: {model_files.reason(error)}.") from error
-    raise ValueError(f"{files.display(path)} is no model file: expected .keras, .weights.h5, .npy or .pkl.")
+        raise ValueError(f"{display(path)} holds no encoder: {model_files.reason(error)}.") from error
+    raise ValueError(f"{display(path)} is no model file: expected .keras, .weights.h5, .npy or .pkl.")
 
 
 def _load_keras(path: Path, entry: registry.Entry | None) -> Encoder:
-    shown = files.display(path)
+    shown = display(path)
     model = model_files.load(path)
-    if compat.is_functional(model) and isinstance(
-        model.output, dict
-    ):  # the converter's networks with their heads
+    # The converter's networks with their heads.
+    if compat.is_functional(model) and isinstance(model.output, dict):
         return _with_entry_preprocessing(model.get_layer(index=1), entry)
     try:
         encoder = _with_spec(model, path)
@@ -158,8 +151,7 @@ def _load_keras(path: Path, entry: registry.Entry | None) -> Encoder:
         expected = entry.feature_size, entry.parameters
         if found != expected:
             raise ValueError(
-                f"{shown} is of another architecture than {entry.name}: (features, parameters) are {found}, expected "
-                f"{expected}."
+                f"{shown} is of another architecture than {entry.name}: (features, parameters) {found}, expected {expected}."
             )
     return encoder
 
@@ -172,7 +164,7 @@ def _with_spec(model: keras.Model, path: Path) -> Encoder:
 
 
 def _check_for_imagenet(network: keras.Model, path: Path) -> None:
-    shown = files.display(path)
+    shown = display(path)
     if network.input_shape[1:] != (None, None, 3):
         raise ValueError(
             f"{shown} is an encoder of images {list(network.input_shape[1:])} without normalisation: save "
@@ -195,13 +187,10 @@ def _load_weights(path: Path, entry: registry.Entry | None) -> Encoder:
         note = {"architecture": entry.architecture, "channels": entry.channels, "stem": entry.stem}
     else:
         raise ValueError(
-            f"{files.display(path)} does not say of which network it is: give the name and weights={str(path)!r}."
+            f"{display(path)} does not say of which network it is: give the name and weights={str(path)!r}."
         )
     name = str(note.get("architecture") or "resnet")
-    problem = (
-        f"does not hold the weights of {files.display(name)}, as the converter and save_weights of a build_encoder write "
-        "them"
-    )
+    problem = f"does not hold the weights of {display(name)}, as the converter and save_weights write them"
     with model_files.within_bounds(path, problem), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one warning a layer, before the error that matters
         encoder = resnet(built, (None, None, note["channels"]), note["stem"], name)
@@ -213,40 +202,29 @@ def _load_weights(path: Path, entry: registry.Entry | None) -> Encoder:
         spec = EncoderSpec.from_dict(note["spec"])
         return with_preprocessing(encoder, spec.mean, spec.std, spec.resize, spec.antialias)
     except ValueError as error:
-        raise ValueError(f"{files.display(path)}: {error}") from None
+        raise ValueError(f"{display(path)}: {error}") from None
 
 
 def _noted_architecture(note: dict[str, Any], path: Path) -> Architecture:
-    try:
-        shape: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in note["shape"].items()
-        }
+    with contextlib.suppress(KeyError, TypeError, AttributeError):
+        given = note["shape"].items()
+        shape: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
         built = Architecture(**shape)
         counts = *built.blocks, *built.channels, built.stem_channels, note["channels"]
-        usable = all(type(count) is int and count > 0 for count in counts)
-        usable = (
-            usable and type(built.bottleneck) is bool and isinstance(note.get("architecture"), str | None)
-        )
-        usable = usable and len(built.blocks) == len(built.channels) > 0
-    except (KeyError, TypeError, AttributeError):
-        usable = False
-    if not usable:
-        raise ValueError(
-            f"{files.display(path)} has a note that names no network: convert the checkpoint again."
-        )
-    return built
-
-
-def _untrained(entry: registry.Entry) -> keras.Model:
-    return build_encoder(entry.architecture, (None, None, entry.channels), entry.stem, entry.width)
+        if (
+            all(type(count) is int and count > 0 for count in counts)
+            and len(built.blocks) == len(built.channels) > 0
+            and type(built.bottleneck) is bool
+            and isinstance(note.get("architecture"), str | None)
+        ):
+            return built
+    raise ValueError(f"{display(path)} has a note that names no network: convert the checkpoint again.")
 
 
 def _check_architecture(path: Path, found: Architecture, entry: registry.Entry | None) -> None:
     if entry is not None and found != named_architecture(entry.architecture, entry.width):
         name = convert.architecture_name(found) or f"a network of {found}"
-        raise ValueError(
-            f"{files.display(path)} is of another architecture: {name}, expected {entry.architecture}."
-        )
+        raise ValueError(f"{display(path)} has another architecture: {name}, expected {entry.architecture}.")
 
 
 def _with_entry_preprocessing(encoder: keras.Model, entry: registry.Entry | None) -> Encoder:

@@ -20,6 +20,7 @@ import numpy as np
 
 from keras_sslhsic import compat, files
 from keras_sslhsic.encoders import Encoder
+from keras_sslhsic.files import display
 
 LARGEST = 2**34  # bytes of a model file: four times the largest that was published
 _WEIGHTS = "model.weights.h5"  # member of a .keras file
@@ -85,14 +86,10 @@ def load(path: str | os.PathLike) -> keras.Model:
 def within_bounds(path: str | os.PathLike, problem: str) -> Iterator[None]:
     """Within it, a ``.keras`` or ``.weights.h5`` file is made a model of, as large as its bytes allow.
 
-    Args:
-        path: the file.
-        problem: what the message says of the file if anything goes wrong.
-
     Raises:
         OSError: if there is no such file, or it is no regular one.
         ValueError: if the file declares more than its size allows, if variables of more numbers than it has are made,
-            and for whatever else goes wrong.
+            and for whatever else goes wrong; the message says the `problem` of the file.
     """
     with _opened(path, problem) as content:
         if isinstance(content, zipfile.ZipFile):
@@ -110,7 +107,7 @@ def check_finite(model: keras.Model, path: str | os.PathLike) -> None:
         value = np.asarray(variable)
         if value.dtype.kind not in "biu" and not np.isfinite(value.astype(np.float32, copy=False)).all():
             raise ValueError(
-                f"{files.display(path)} holds NaN or infinity in {files.display(variable.path)}: take weights from before the "
+                f"{display(path)} holds NaN or infinity in {display(variable.path)}: take weights from before the "
                 "training diverged."
             )
 
@@ -118,7 +115,7 @@ def check_finite(model: keras.Model, path: str | os.PathLike) -> None:
 def reason(error: Exception) -> str:
     """The first line of another library's error, without its full stop."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return files.display(lines[0][:300]).rstrip(".:")
+    return display(lines[0][:300]).rstrip(".:")
 
 
 @contextlib.contextmanager
@@ -131,7 +128,7 @@ def _opened(path: str | os.PathLike, problem: str) -> Iterator[zipfile.ZipFile |
                 advice = _advice(content)
                 yield content
         except Exception as error:  # both formats, and the layers of a model, raise whatever they like
-            raise ValueError(f"{files.display(path)} {problem}: {reason(error)}.{advice}") from error
+            raise ValueError(f"{display(path)} {problem}: {reason(error)}.{advice}") from error
 
 
 def _advice(content: zipfile.ZipFile | h5py.File) -> str:

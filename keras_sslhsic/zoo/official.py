@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_sslhsic import files
+from keras_sslhsic.files import display
 from keras_sslhsic.zoo import unpickle
 
 Arrays = dict[str, dict[str, np.ndarray]]  # Haiku: module name -> parameter name -> array
@@ -37,11 +37,9 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         ValueError: if it is neither of the two layouts, or what should be an array of finite numbers is none.
     """
     if Path(path).is_dir():
-        raise IsADirectoryError(
-            f"{files.display(path)} is a folder: expected checkpoint.npy, or a .pkl of BYOL."
-        )
+        raise IsADirectoryError(f"{display(path)} is a folder: expected checkpoint.npy, or a .pkl of BYOL.")
     tree = unpickle.load(path)
-    path = files.display(path)
+    path = display(path)
     experiment = _named(_named(tree).get("experiment_state"))
     if not {"online_params", "online_state"} <= experiment.keys():
         found = listed(_named(tree)) or type(tree).__name__

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_sslhsic import files, lock
+from keras_sslhsic.files import display
 from keras_sslhsic.zoo import registry
 from keras_sslhsic.zoo.load import load_encoder
 from keras_sslhsic.zoo.registry import Entry
@@ -19,15 +20,12 @@ DATA = "bundled Fashion-MNIST subset (10,000 training images, MIT licence), with
 
 
 def pack(run: str | os.PathLike, name: str, folder: str | os.PathLike = registry.BUNDLED) -> Entry:
-    """Copies a run's encoder and its measured accuracy into a folder of bundled networks.
+    """Copies a run's encoder and its measured accuracy into a folder of bundled networks; returns the registry entry.
 
     Args:
         run: run folder of `keras-sslhsic pretrain`, with encoder.keras, config.json and summary.json.
         name: what `load_pretrained` is to be asked for.
         folder: where ``NAME.keras`` and ``NAME.json`` go.
-
-    Returns:
-        The registry entry.
 
     Raises:
         FileNotFoundError: if the run is not finished.
@@ -35,11 +33,10 @@ def pack(run: str | os.PathLike, name: str, folder: str | os.PathLike = registry
         OSError: if the files cannot be written.
         lock.InUseError: if another process is packing this name.
     """
-    run, folder = Path(run), Path(folder)
+    run, target = Path(run), Path(folder) / f"{name}.keras"
     facts = _facts(files.read_json(run / "config.json"), files.read_json(run / "summary.json"), run)
     encoder = load_encoder(run / ENCODER_FILE)
     fields = describe(encoder, name, facts)
-    target = folder / f"{name}.keras"
     with lock.held(target):
         return save_entry(encoder, fields, target, target.with_suffix(".json"))
 
@@ -49,7 +46,7 @@ def _facts(config: dict[str, Any], summary: dict[str, Any], run: Path) -> dict[s
         rows = [row for row in summary["results"] if row["features"] == "pretrained"]
         if len(rows) != 1:
             raise ValueError(
-                f"{files.display(run)} holds {len(rows)} accuracies of the pretrained encoder, expected one."
+                f"{display(run)} holds {len(rows)} accuracies of the pretrained encoder, expected one."
             )
         return {
             "architecture": config["encoder"]["name"],
@@ -63,7 +60,7 @@ def _facts(config: dict[str, Any], summary: dict[str, Any], run: Path) -> dict[s
         }
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"The config.json or summary.json in {files.display(run)} is not that of a run of `pretrain`: {error!r}."
+            f"The config.json or summary.json in {display(run)} is not that of a run of `pretrain`: {error!r}."
         ) from error
 
 

@@ -21,7 +21,6 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 _PAPER_RECIPE = (
     "SSL-HSIC with target network: 1000 epochs, batch 4096, LARS 0.4 x batch/256 (configs/imagenet_r50_1x.py)"
 )
-_BYOL = "https://storage.googleapis.com/deepmind-byol/checkpoints"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,13 +94,9 @@ class Entry:
             raise ValueError("A registry entry is nested too deeply.") from error
         if not isinstance(fields, dict):
             raise ValueError(f"A registry entry is a mapping, found {type(fields).__name__}.")
-        unknown = set(fields) - set(_FIELDS)
-        if unknown:
+        if unknown := set(fields) - set(_FIELDS):
             raise ValueError(f"A registry entry has no field {', '.join(map(display, sorted(unknown)))}.")
-        missing = [
-            field for field in ("name", "architecture", "feature_size", "parameters") if field not in fields
-        ]
-        if missing:
+        if missing := [field for field in _NEEDED if field not in fields]:
             raise ValueError(f"A registry entry needs the fields {', '.join(missing)}.")
         check_fields(fields)
         fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
@@ -116,6 +111,10 @@ def _number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
+def _numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_number, value))
+
+
 def _text(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -124,27 +123,18 @@ def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or fits(value)
 
 
+_TEXTS = ("name", "architecture", "stem", "method", "training_data", "recipe", "metrics_source", "licence")
+_NEEDED = ("name", "architecture", "feature_size", "parameters")
 # What each field of an entry is in a file.
 _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "name": ("is a text", _text),
-    "architecture": ("is a text", _text),
+    **dict.fromkeys(_TEXTS, ("is a text", _text)),
+    **dict.fromkeys(("mean", "std"), ("is a list of numbers", _numbers)),
     "feature_size": ("is a number of features", _count(2**31)),
     "parameters": ("is a number of parameters", _count(2**40, least=0)),
     "width": ("is a positive number or null", _or_null(lambda value: _number(value) and 0 < value <= 1024)),
-    "stem": ("is a text", _text),
     "input_size": ("is a number of pixels or null", _or_null(_count(2**14))),
     "channels": ("is a number of channels", _count(2**14)),
-    "mean": ("is a list of numbers", lambda value: isinstance(value, list) and all(map(_number, value))),
-    "std": ("is a list of numbers", lambda value: isinstance(value, list) and all(map(_number, value))),
-    "method": ("is a text", _text),
-    "training_data": ("is a text", _text),
-    "recipe": ("is a text", _text),
-    "metrics": (
-        "maps names to numbers",
-        lambda value: isinstance(value, dict) and all(map(_number, value.values())),
-    ),
-    "metrics_source": ("is a text", _text),
-    "licence": ("is a text", _text),
+    "metrics": ("maps names to numbers", lambda value: type(value) is dict and _numbers([*value.values()])),
     "url": ("is an address or null", _or_null(_text)),
     "file": ("lies beside it", _or_null(lambda value: _text(value) and Path(value).name == value)),
     "sha256": (
@@ -171,49 +161,45 @@ def unstated(entry: Entry) -> Entry:
     )  # fmt: skip
 
 
-def _official(name: str, feature_size: int, parameters: int, **fields: Any) -> Entry:
-    return Entry(
-        name,
-        architecture=name,
-        feature_size=feature_size,
-        parameters=parameters,
-        method="SSL-HSIC",
-        training_data="ImageNet (ILSVRC 2012), without labels",
-        recipe=_PAPER_RECIPE,
-        licence="no weights were published",
-        **fields,
-    )
+_SIZES = {  # features and parameters
+    "r50_1x": (2048, 23_508_032),
+    "r50_2x": (4096, 93_907_072),
+    "r50_4x": (8192, 375_378_176),
+    "r200_2x": (4096, 250_128_512),
+}
 
 
-def _byol(name: str, architecture: str, feature_size: int, parameters: int, top1: float, file: str) -> Entry:
-    return Entry(
-        name,
-        architecture=architecture,
-        feature_size=feature_size,
-        parameters=parameters,
+def _imagenet(name: str, architecture: str, top1: float | None, **fields: Any) -> Entry:
+    metrics = {} if top1 is None else {"ImageNet linear top-1": top1}
+    data = "ImageNet (ILSVRC 2012), without labels"
+    return Entry(name, architecture, *_SIZES[architecture], metrics=metrics, training_data=data, **fields)
+
+
+def _official(name: str, top1: float | None = None, metrics_source: str = "") -> Entry:
+    how = {"method": "SSL-HSIC", "recipe": _PAPER_RECIPE, "licence": "no weights were published"}
+    return _imagenet(name, name, top1, metrics_source=metrics_source, **how)
+
+
+def _byol(architecture: str, top1: float, file: str) -> Entry:
+    return _imagenet(
+        f"byol_{architecture}",
+        architecture,
+        top1,
         method="BYOL",
-        training_data="ImageNet (ILSVRC 2012), without labels",
         recipe="BYOL, 1000 epochs, batch 4096 (Grill et al. 2020)",
-        metrics={"ImageNet linear top-1": top1},
         metrics_source="the authors, with the release of the weights (deepmind-research, byol/README.md)",
         licence="CC BY-NC 4.0 (not for commercial use)",
-        url=f"{_BYOL}/{file}",
+        url=f"https://storage.googleapis.com/deepmind-byol/checkpoints/{file}",
     )
 
 
 _ENTRIES = (
-    _official(
-        "r50_1x",
-        2048,
-        23_508_032,
-        metrics={"ImageNet linear top-1": 74.8},
-        metrics_source="the authors, with the release of their code (deepmind/ssl_hsic, README.md)",
-    ),
-    _official("r50_2x", 4096, 93_907_072),
-    _official("r50_4x", 8192, 375_378_176),
-    _official("r200_2x", 4096, 250_128_512),
-    _byol("byol_r50_1x", "r50_1x", 2048, 23_508_032, 74.4, "pretrain_res50x1.pkl"),
-    _byol("byol_r200_2x", "r200_2x", 4096, 250_128_512, 79.6, "pretrain_res200x2.pkl"),
+    _official("r50_1x", 74.8, "the authors, with the release of their code (deepmind/ssl_hsic, README.md)"),
+    _official("r50_2x"),
+    _official("r50_4x"),
+    _official("r200_2x"),
+    _byol("r50_1x", 74.4, "pretrain_res50x1.pkl"),
+    _byol("r200_2x", 79.6, "pretrain_res200x2.pkl"),
 )
 
 
@@ -255,17 +241,7 @@ def format_table() -> str:
     rows = []
     for entry in entries().values():
         side = "any" if entry.input_size is None else f"{entry.input_size}x{entry.input_size}"
+        sizes = str(entry.feature_size), f"{entry.parameters:,}", f"{side}x{entry.channels}"
         reported = ", ".join(f"{metric} {value:.1f}" for metric, value in entry.metrics.items()) or "-"
-        rows.append(
-            (
-                entry.name,
-                entry.method,
-                str(entry.feature_size),
-                f"{entry.parameters:,}",
-                f"{side}x{entry.channels}",
-                entry.available,
-                reported,
-                entry.licence or "-",
-            )
-        )
+        rows.append((entry.name, entry.method, *sizes, entry.available, reported, entry.licence or "-"))
     return tabulate(rows, header, "simple", disable_numparse=True)

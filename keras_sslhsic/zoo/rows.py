@@ -41,9 +41,7 @@ def read(paths: list[Path], encoder_id: str) -> tuple[dict[str, Row], set[str]]:
     """
     rows: dict[str, Row] = {}
     folders = set()
-    for path in paths:
-        if not path.exists():
-            continue
+    for path in filter(Path.exists, paths):
         try:
             with files.open_regular(path) as file:
                 found, origin = (_read_parquet if path.suffix.lower() == ".parquet" else _read_npz)(file)
@@ -113,11 +111,9 @@ def _read_npz(file: BinaryIO) -> tuple[dict[str, Row], Origin]:
     size = os.fstat(file.fileno()).st_size
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
+        compressed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
         # As np.savez writes them: then none has more bytes than the file.
-        if (
-            any(m.compress_type != zipfile.ZIP_STORED for m in members)
-            or sum(m.file_size for m in members) > size
-        ):
+        if compressed or sum(member.file_size for member in members) > size:
             raise ValueError("its arrays are compressed, or overlap")
         arrays = {}
         for member in members:
@@ -126,10 +122,8 @@ def _read_npz(file: BinaryIO) -> tuple[dict[str, Row], Origin]:
     names, features, stamps = (arrays[key] for key in ("files", "features", "bytes_and_changed_ns"))
     broken, broken_stamps = arrays["broken"], arrays["broken_bytes_and_changed_ns"]
     _check_columns(names, features, stamps)
-    rows = {
-        str(name): Row(tuple(stamp), row)
-        for name, stamp, row in zip(names, stamps.tolist(), features, strict=True)
-    }
+    found = zip(names, stamps.tolist(), features, strict=True)
+    rows = {str(name): Row(tuple(stamp), row) for name, stamp, row in found}
     for (name, reason), stamp in zip(broken, broken_stamps.tolist(), strict=True):
         rows[str(name)] = Row(tuple(stamp), None, str(reason))
     return rows, Origin(str(arrays["encoder"]), str(arrays["folder"]))
@@ -163,10 +157,8 @@ def _read_parquet(file: BinaryIO) -> tuple[dict[str, Row], Origin]:
     table = stored.read()
     stamps = zip(table["bytes"].to_pylist(), table["changed_ns"].to_pylist(), strict=True)
     features = table["features"].combine_chunks().flatten().to_numpy().reshape(-1, width)
-    rows = {
-        name: Row(stamp, row)
-        for name, stamp, row in zip(table["file"].to_pylist(), stamps, features, strict=True)
-    }
+    found = zip(table["file"].to_pylist(), stamps, features, strict=True)
+    rows = {name: Row(stamp, row) for name, stamp, row in found}
     metadata = table.schema.metadata or {}
     return rows, Origin(*(metadata[field.encode()].decode() for field in Origin._fields))
 

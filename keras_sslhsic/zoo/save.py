@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_sslhsic import files, lock
 from keras_sslhsic.encoders import Encoder, encoder_hash, encoder_of
+from keras_sslhsic.files import display
 from keras_sslhsic.zoo import model_files, registry
 from keras_sslhsic.zoo.registry import Entry
 from keras_sslhsic.zoo.sources import ENCODER_FILE, ENTRY_FILE, entry_beside
@@ -51,18 +52,8 @@ features = encoder(images)  # [B, H, W, {channels}] uint8 or float in [0, 255] -
 SHA-256 of {file} ({size:,} bytes): `{sha256}`
 """
 
-
 # What cannot be read off a model.
-FACTS = (
-    "architecture",
-    "width",
-    "method",
-    "training_data",
-    "recipe",
-    "metrics",
-    "metrics_source",
-    "licence",
-)
+FACTS = ("architecture", "width", "method", "training_data", "recipe", "metrics", "metrics_source", "licence")
 
 
 def save_pretrained(
@@ -118,33 +109,21 @@ def _carried(encoder: Encoder) -> list[str]:
 
 
 def _check_replaceable(directory: Path) -> None:
-    previous = entry_beside(directory / ENCODER_FILE)
-    for name in (ENCODER_FILE, CARD_FILE):
-        file = directory / name
-        own = previous is not None and (
-            name == CARD_FILE or previous.sha256 == (file.exists() and files.sha256(file))
-        )
-        if file.exists() and not own:
+    encoder, card = directory / ENCODER_FILE, directory / CARD_FILE
+    previous = entry_beside(encoder)
+    for file in filter(Path.exists, (encoder, card)):
+        if previous is None or (file == encoder and previous.sha256 != files.sha256(file)):
             raise FileExistsError(
-                f"{files.display(directory)} holds a {name} of something else: choose another folder."
+                f"{display(directory)} holds a {file.name} of something else: choose another folder."
             )
-    card = directory / CARD_FILE
-    if (
-        previous is not None
-        and card.exists()
-        and files.read_regular(card, 2**20) != format_card(previous).encode()
-    ):
-        raise FileExistsError(
-            f"{files.display(card)} was edited since it was written: move it away to have it written anew."
-        )
+        if file == card and files.read_regular(card, 2**20) != format_card(previous).encode():
+            raise FileExistsError(
+                f"{display(card)} was edited since it was written: move it away to have it written anew."
+            )
 
 
 def describe(encoder: Encoder, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of an entry that do not depend on its file.
-
-    Raises:
-        ValueError: if the name holds a path, or a fact is none; see `save_pretrained`.
-    """
+    """The fields of an entry that do not depend on its file; raises ValueError as `save_pretrained`."""
     if Path(name).name != name:
         raise ValueError(f"A name may not hold a path, found {name!r}.")
     spec = encoder.spec
@@ -163,14 +142,7 @@ def describe(encoder: Encoder, name: str, facts: Mapping[str, Any]) -> dict[str,
 
 
 def save_entry(encoder: Encoder, fields: Mapping[str, Any], target: Path, entry_file: Path) -> Entry:
-    """Saves an encoder, and then its registry entry with the hash of what was saved, which makes it valid.
-
-    Args:
-        encoder: what to save.
-        fields: what `describe` says of it.
-        target: the file for the encoder, ``NAME.keras``.
-        entry_file: the file for the entry, beside it.
-    """
+    """Saves an encoder to ``NAME.keras``, and then its entry, what `describe` says and the hash, which makes it valid."""
     content = encoder.archive()
     entry = Entry(**fields, file=target.name, sha256=hashlib.sha256(content).hexdigest(), size=len(content))
     files.write_bytes(target, content)
@@ -180,8 +152,7 @@ def save_entry(encoder: Encoder, fields: Mapping[str, Any], target: Path, entry_
 
 def _checked(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts, with plain numbers, as they can be written to JSON."""
-    unknown = set(facts) - set(FACTS)
-    if unknown:
+    if unknown := set(facts) - set(FACTS):
         raise ValueError(
             f"{', '.join(sorted(unknown))} is no fact to state; those are {', '.join(FACTS)}, and what can be read off the "
             "model is."
@@ -199,15 +170,16 @@ def _as_json(value: Any) -> Any:
 
 def format_card(entry: Entry) -> str:
     """Formats the model card of an entry, in Markdown."""
+
+    def shown(value: Any) -> Any:
+        lines = map(display, value.split("\n")) if isinstance(value, str) else ()
+        return "\n".join(lines) or value or "not stated"
+
     side = entry.input_size
-    stated = {
-        key: "\n".join(map(files.display, v.split("\n"))) if isinstance(v, str) else v
-        for key, v in vars(entry).items()
-    }
-    metrics = [f"- {files.display(key)}: {value:.2f} %" for key, value in entry.metrics.items()]
-    shown = {
-        "name": files.display(entry.name),
+    metrics = [f"- {display(key)}: {value:.2f} %" for key, value in entry.metrics.items()]
+    fields = {key: shown(value) for key, value in vars(entry).items()} | {
+        "name": display(entry.name),
         "input": "any size" if side is None else f"{side}x{side} pixels (others are resized)",
         "metrics": "\n".join(metrics) or "Nothing yet.",
     }
-    return _CARD.format(**({key: value or "not stated" for key, value in stated.items()} | shown))
+    return _CARD.format(**fields)

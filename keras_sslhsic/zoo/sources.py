@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 from keras_sslhsic import files
+from keras_sslhsic.files import display
 from keras_sslhsic.zoo import convert, download, model_files, registry
 
 WEIGHTS_VARIABLE = "KERAS_SSLHSIC_WEIGHTS"
@@ -23,12 +24,7 @@ _NOT_PUBLISHED = """No weights of {name} are at hand: its authors published none
 
 
 def find(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path) -> Path:
-    """Finds the file with an entry's weights, downloading it if need be.
-
-    Args:
-        entry: what is looked for.
-        weights: a path or address given by the user, or None for the usual places.
-        cache: folder of downloaded files.
+    """Finds the file with an entry's weights in what `load_pretrained` was given, or the usual places; downloads it.
 
     Raises:
         FileNotFoundError: if the weights are nowhere.
@@ -48,11 +44,11 @@ def find(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path) 
     known = re.fullmatch("(?:sha256=([0-9a-fA-F]{64}))?", fragment)
     if known is None:
         raise ValueError(
-            f"Expected #sha256= and 64 hexadecimal digits at the end of the address, found #{files.display(fragment)}."
+            f"Expected #sha256= and 64 hexadecimal digits at the end of the address, found #{display(fragment)}."
         )
     if known[1] is None:
         warnings.warn(
-            f"{files.display(address)} is taken as it is, since no hash of it is given: append #sha256=... to have it checked.",
+            f"{display(address)} is taken as it is, since no hash of it is given: append #sha256=... to have it checked.",
             stacklevel=4,
         )
     return _cached(address, cache, known[1])
@@ -67,14 +63,14 @@ def in_folder(path: Path, name: str | None = None) -> Path:
     """
     if not path.is_dir():
         if not path.exists():
-            raise FileNotFoundError(f"There are no weights at {files.display(path)}.")
+            raise FileNotFoundError(f"There are no weights at {display(path)}.")
         return _unaltered(path)
     names = [ENCODER_FILE] if name is None else [f"{name}.weights.h5", f"{name}.keras", ENCODER_FILE]
     for candidate in names:
         if (path / candidate).is_file():
             return _unaltered(path / candidate)
     raise FileNotFoundError(
-        f"The folder {files.display(path)} holds no {' or '.join(names)}: it is no mirror of the zoo, no folder of "
+        f"The folder {display(path)} holds no {' or '.join(names)}: it is no mirror of the zoo, no folder of "
         "save_pretrained and no finished run."
     )
 
@@ -95,7 +91,7 @@ def entry_beside(encoder: Path) -> registry.Entry | None:
     try:
         return registry.Entry.from_json(content)
     except ValueError as error:
-        raise ValueError(f"{files.display(file)} is damaged: save the encoder again ({error}).") from error
+        raise ValueError(f"{display(file)} is damaged: save the encoder again ({error}).") from error
 
 
 def _published(entry: registry.Entry, cache: Path) -> Path:
@@ -160,7 +156,5 @@ def _intact(path: Path) -> bool:
         noted = file.read(100).decode("ascii", "replace").strip()
     if files.sha256(path) == noted:
         return True
-    warnings.warn(
-        f"{files.display(path)} was altered since it was downloaded; it is fetched again.", stacklevel=2
-    )
+    warnings.warn(f"{display(path)} was altered since it was downloaded; it is fetched again.", stacklevel=2)
     return False

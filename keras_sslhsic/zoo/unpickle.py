@@ -147,9 +147,8 @@ class _Builder:
     def __init__(self, budget: int):
         self._budget = budget
         self._spent = 0
-        self._done: dict[
-            int, tuple[Any, int]
-        ] = {}  # the value made of a node, by the node's id, and its cost
+        # The value made of a node, by the node's id, and its cost.
+        self._done: dict[int, tuple[Any, int]] = {}
 
     def value(self, node: Any, depth: int = 0) -> Any:
         """Makes the value of a node, once for all its occurrences."""

@@ -298,7 +298,7 @@ def test_gaussian_outputs_have_the_least_sigreg():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: losses.NTXentLoss(0.0), "must be positive, but 0.0"),
+        (lambda: losses.NTXentLoss(0.0), "temperature must be above 0, found 0"),
         (lambda: losses.MoCoLoss(temperature=-1.0), "temperature must be above 0, found -1"),
         (lambda: losses.MoCoLoss(queue_size=0), "queue_size must be at least 1, found 0"),
         (lambda: value(losses.MoCoLoss(), *outputs()), "no queue yet: compile a model"),

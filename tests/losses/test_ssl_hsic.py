@@ -342,13 +342,13 @@ def test_info_nce_is_the_formula():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: SSLHSICLoss(gamma=-1.0), "-1.0"),
+        (lambda: SSLHSICLoss(gamma=-1.0), "gamma must be at least 0, found -1"),
         (lambda: SSLHSICLoss(learn_kernel_scale=2), "learn_kernel_scale must be True or False, found 2"),
         (
             lambda: SSLHSICLoss(kernels.Gaussian(1e-4)).build(8),
             r"at least 0\.001 to be learnt, found 0\.0001",
         ),
-        (lambda: SSLHSICLoss(num_features=0), "is 0"),
+        (lambda: SSLHSICLoss(num_features=0), "num_features must be None or at least 1, found 0"),
         (lambda: SSLHSICLoss("rbf"), "'rbf'"),
         (lambda: SSLHSICLoss(estimator="fair"), "'fair'"),
         (lambda: SSLHSICLoss(convention="mine"), "'mine'"),
@@ -356,7 +356,7 @@ def test_info_nce_is_the_formula():
             lambda: SSLHSICLoss(num_features=7, low_variance=True).terms(Hiddens(unit(4, 2, 3)), SEED),
             "found 7",
         ),
-        (lambda: InfoNCELoss(0.0), "0.0"),
+        (lambda: InfoNCELoss(0.0), "temperature must be above 0, found 0"),
         (lambda: SSLHSICLoss().terms(Hiddens(unit(4, 1, 3)), SEED), "M = 1"),
         (lambda: SSLHSICLoss().terms(Hiddens(unit(4, 3)), SEED), r"\(4, 3\)"),
         (lambda: SSLHSICLoss(estimator="unbiased").terms(Hiddens(unit(1, 3, 4)), SEED), "B = 2"),
