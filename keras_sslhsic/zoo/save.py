@@ -153,6 +153,7 @@ def describe(encoder: Encoder, name: str, facts: Mapping[str, Any]) -> dict[str,
         "feature_size": spec.feature_size,
         "parameters": model_files.count_parameters(encoder),
         "input_size": spec.shape_seen[0],
+        "trained_at": spec.trained_at,
         "channels": spec.channels,
         "mean": spec.mean,
         "std": spec.std,
@@ -205,9 +206,10 @@ def format_card(entry: Entry) -> str:
         for key, v in vars(entry).items()
     }
     metrics = [f"- {files.display(key)}: {value:.2f} %" for key, value in entry.metrics.items()]
+    trained = f", trained at {entry.trained_at}x{entry.trained_at} pixels" if entry.trained_at else ""
     shown = {
         "name": files.display(entry.name),
-        "input": "any size" if side is None else f"{side}x{side} pixels (others are resized)",
+        "input": f"any size{trained}" if side is None else f"{side}x{side} pixels (others are resized)",
         "metrics": "\n".join(metrics) or "Nothing yet.",
     }
     return _CARD.format(**({key: value or "not stated" for key, value in stated.items()} | shown))
