@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 
-def integer(name: str, value: Any, least: int, optional: bool = False) -> None:
-    """Raises ValueError unless `value` is an integer of at least `least`, or None where it is `optional`."""
+def integer(name: str, value: Any, least: int, optional: bool = False, most: int | None = None) -> None:
+    """Raises ValueError unless `value` is an integer from `least` to `most`, or None where it is `optional`."""
     if optional and value is None:
         return
     none = "None or " if optional else ""
@@ -17,14 +17,18 @@ def integer(name: str, value: Any, least: int, optional: bool = False) -> None:
         raise ValueError(f"{name} must be {none}an integer, found {value!r}.")
     if value < least:
         raise ValueError(f"{name} must be {none}at least {least}, found {value}.")
+    if most is not None and int(value) > most:
+        raise ValueError(f"{name} must be {none}at most {most:,}, found {value:,}.")
 
 
-def number(name: str, value: Any, least: float = 0.0, above: bool = False) -> None:
-    """Raises ValueError unless `value` is a finite number of at least `least`, or `above` it."""
+def number(name: str, value: Any, least: float = 0.0, above: bool = False, most: float | None = None) -> None:
+    """Raises ValueError unless `value` is a finite number of at least `least`, or `above` it, and at most `most`."""
     if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number, found {value!r}.")
     if value < least or (above and value == least):
         raise ValueError(f"{name} must be {'above' if above else 'at least'} {least:g}, found {value:g}.")
+    if most is not None and float(value) > most:
+        raise ValueError(f"{name} must be at most {most:g}, found {value:g}.")
 
 
 def flag(name: str, value: Any, optional: bool = False) -> None:

@@ -4,6 +4,7 @@ keras-sslhsic pretrain | config | evaluate | report | extract | export | convert
 """
 
 import argparse
+import errno
 import os
 import re
 import sys
@@ -16,28 +17,49 @@ from keras_sslhsic import checks
 from keras_sslhsic.files import check_writable, display
 from keras_sslhsic.version import __version__
 
-# Each command imports what it needs, so that one can be read by itself.
+# Each command imports what it needs: help, and what a look at the arguments refuses, come without TensorFlow.
 
 TRACEBACK = "KERAS_SSLHSIC_TRACEBACK"
+
+# Flags that are natural numbers, and the largest of each.
+_NUMBERS: dict[str, int | None] = {"image_size": 2**14, "epochs": None, "batch_size": None, "memory_mb": None}
+
+# Flags of files and folders that are read -> what may be the name of something else.
+_ENCODER = r"\w+|.+://.+"
+_READ = {
+    **dict.fromkeys(("config", "path", "source", "run_folder"), ""),
+    **dict.fromkeys(("model", "encoder", "init"), _ENCODER),
+    "data": r"\w+(/[\w.+-]+)?(:[\w.*]+)?",  # of a data set of TensorFlow Datasets
+}
 
 # What bad input raises, beside TensorFlow's errors.
 UNUSABLE = (ValueError, OSError, ImportError, FloatingPointError, RuntimeError)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status: 0, 2 for input that cannot be used, 130 for Ctrl-C."""
+def main(arguments: Sequence[str] | None = None, prepare: Callable[[], None] = lambda: None) -> int:
+    """Runs a command; returns the exit status: 0, 2 for input that cannot be used, 130 for Ctrl-C.
+
+    Args:
+        arguments: words of the command; None: those of the process.
+        prepare: is called before anything of the package but this module is imported.
+    """
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     try:
-        if options.command == "evaluate" and options.config:
-            # It may register a protocol, whose settings are flags then.
-            from keras_sslhsic.runs import config
-
-            config.load(options.config)
-            parser = _parser()
-            options, rest = parser.parse_known_args(arguments)
-        options.overrides = [_override(parser, argument, options) for argument in rest]
+        if options.command != "evaluate":
+            options.overrides = [_override(parser, argument, options) for argument in rest]
         _check(options)
+        prepare()
+        if options.command == "evaluate":
+            if options.config:
+                # It may register a protocol, whose settings are flags then.
+                from keras_sslhsic.runs import config
+
+                config.load(options.config)
+            parser = _parser(settings=True)
+            options, rest = parser.parse_known_args(arguments)
+            options.overrides = [_override(parser, argument, options) for argument in rest]
+            _check(options)
         options.run(options)
     except KeyboardInterrupt:
         print("\nStopped.", file=sys.stderr)
@@ -56,14 +78,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raises ValueError for an empty value, and OSError where the output could not be written in the end."""
+    """Raises ValueError for an empty value or a number that cannot be, and OSError for a file or folder that there is not, or
+    where the output could not be written in the end."""
     for name, value in vars(options).items():
         if value == "":
             raise ValueError(f"the value of {name} is empty.")
-    checks.integer("seed", getattr(options, "seed", None), 0, optional=True)
-    given = (getattr(options, name, None) for name in ("out", "to", "sheet", "json"))
-    for path in map(Path, filter(None, given)):
+    checks.integer("seed", getattr(options, "seed", None), 0, optional=True, most=2**31 - 1)
+    for name, most in _NUMBERS.items():
+        number = getattr(options, name, None)
+        if number is not None and options.command != "evaluate":  # whose settings check themselves
+            checks.integer(name, number, 1, most=most)
+    written = (getattr(options, name, None) for name in ("out", "to", "sheet", "json"))
+    for path in map(Path, filter(None, written)):
         check_writable(path, folder=options.command in ("export", "report"))
+    for name, other in (_READ | ({"data": ""} if options.command == "extract" else {})).items():
+        given = getattr(options, name, None)
+        if given and not os.path.lexists(given) and not re.fullmatch(other, given):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), given)
+    if options.command == "pretrain":
+        _check_images(options)
+
+
+def _check_images(options: argparse.Namespace) -> None:
+    """Raises ValueError for images to train on that are neither a folder nor, as can be told without TensorFlow, a data set."""
+    given = options.data
+    elsewhere = options.config or any("data_dir" in override for override in options.overrides)
+    if not given or os.path.isdir(given) or elsewhere:
+        return
+    try:
+        import tensorflow_datasets as tfds
+
+        known = tfds.list_builders(with_community_datasets=False)
+    except ImportError:
+        known = []
+    name = re.split("[/:]", given)[0]
+    prepared = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser() / name
+    if name not in known and not prepared.is_dir():
+        raise ValueError(
+            f"{display(given)} is no folder, and TensorFlow Datasets has no data set of that name."
+        )
 
 
 def _explain(error: Exception) -> str:
@@ -92,7 +145,8 @@ def _is_op_error(error: Exception) -> bool:
     return "OpError" in (kind.__name__ for kind in type(error).__mro__)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(settings: bool = False) -> argparse.ArgumentParser:
+    """The parser; with the `settings` of protocols, which are known once these are imported, and with the help on them."""
     parser = argparse.ArgumentParser(
         prog="keras-sslhsic",
         description="Self-supervised learning with kernel dependence maximisation (SSL-HSIC), for Keras.",
@@ -118,12 +172,21 @@ def _parser() -> argparse.ArgumentParser:
     pretrain.add_argument("--method", help="which method trains (default: ssl_hsic)")
     pretrain.add_argument("--epochs", type=int, help="passes over the images")
     pretrain.add_argument(
+        "--init",
+        help="an encoder to start from: a run folder, a name of the zoo, or a file (default: a new network)",
+    )
+    pretrain.add_argument(
         "--config.FIELD=VALUE",
         action="store_true",
         help="change a field of the config, e.g. --config.epochs=5",
     )
     pretrain.add_argument("--workdir", required=True, help="the run folder; made if it is missing")
-    pretrain.add_argument("--resume", action="store_true", help="go on with the run that the folder holds")
+    pretrain.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the run that the folder holds, as its config says where no other is given; with more --epochs, one "
+        "that is finished too",
+    )
 
     fields = _command(
         commands, "config", _config, "print every field of a config: its type, its default and what it means"
@@ -131,8 +194,8 @@ def _parser() -> argparse.ArgumentParser:
     fields.add_argument("--config", help="a config, whose values are printed beside its fields")
     fields.add_argument("--config.FIELD=VALUE", action="store_true", help="as `pretrain` takes it")
 
-    evaluate = _command(commands, "evaluate", _evaluate, "measure what an encoder has learnt")
-    _evaluate_arguments(evaluate)
+    evaluate = _command(commands, "evaluate", _evaluate, "measure what an encoder has learnt", settings)
+    _evaluate_arguments(evaluate, settings)
 
     report = _command(
         commands, "report", _report, "gather the results below a folder in one table and one chart"
@@ -146,12 +209,14 @@ def _parser() -> argparse.ArgumentParser:
     extract.add_argument(
         "--out", required=True, help="NAME.npz or NAME.parquet; stopped, the same command goes on"
     )
+    _image_size(extract, "of what the encoder sees of an image, its central square")
     extract.add_argument("--batch-size", type=int, default=64, help="images a step, at most (default: 64)")
     _memory(extract)
 
     export = _command(commands, "export", _export, "write an encoder as a SavedModel, .tflite or .onnx")
     export.add_argument("--model", required=True, help="a name of the zoo, a .keras file, a run folder, ...")
     export.add_argument("--out", required=True, help="NAME.tflite, NAME.onnx, or a folder for a SavedModel")
+    _image_size(export, "that images are resized to")
     export.add_argument(
         "--keep-batch-norm",
         action="store_true",
@@ -186,17 +251,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _evaluate_arguments(parser: argparse.ArgumentParser) -> None:
+def _evaluate_arguments(parser: argparse.ArgumentParser, settings: bool) -> None:
     """What `evaluate` takes: of its own, and a flag for every setting of every protocol and of the images it needs."""
-    from keras_sslhsic.evaluation import PROTOCOLS
-
-    parser.add_argument(
-        "protocol",
-        nargs="?",
-        metavar="PROTOCOL",
-        help=f"one of {', '.join(PROTOCOLS)}; `all`: a table of the bundled images; none, with --run: what the run's config "
-        "names",
-    )
+    protocol = parser.add_argument("protocol", nargs="?", metavar="PROTOCOL")
     parser.add_argument(
         "--run", dest="run_folder", help="a run folder: its encoder, compared with the one it started from"
     )
@@ -214,6 +271,14 @@ def _evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--out", help="file of JSON lines to add the result to (default: results.jsonl of the run, or here)"
+    )
+    if not settings:
+        return
+    from keras_sslhsic.evaluation import PROTOCOLS
+
+    protocol.help = (
+        f"one of {', '.join(PROTOCOLS)}; `all`: a table of the bundled images; none, with --run: "
+        + ("what the run's config names")
     )
     flags = parser.add_argument_group("settings of protocols, and of their images")
     for name, uses in _settings().items():
@@ -245,10 +310,14 @@ def _settings() -> dict[str, dict[str, Any]]:
 
 
 def _command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], None], summary: str
+    commands: Any, name: str, run: Callable[[argparse.Namespace], None], summary: str, add_help: bool = True
 ) -> argparse.ArgumentParser:
     parser = commands.add_parser(
-        name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        allow_abbrev=False,
+        add_help=add_help,
     )
     parser.set_defaults(run=run)
     return parser
@@ -257,6 +326,12 @@ def _command(
 def _memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-mb", type=int, default=1024, help="memory for images, in 2^20 bytes (default: 1024)"
+    )
+
+
+def _image_size(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--image-size", type=int, help=f"side {what} (default: that it was trained at, where it is known)"
     )
 
 
@@ -280,6 +355,7 @@ def _pretrain(options: argparse.Namespace) -> None:
 
     settings = _run_config(options)
     finished = options.resume and folder.is_finished(options.workdir)
+    before = folder.read_summary(options.workdir) if finished else None
     try:
         summary = pretrain.run(settings, options.workdir, options.resume)
     except KeyboardInterrupt:
@@ -287,7 +363,7 @@ def _pretrain(options: argparse.Namespace) -> None:
         raise
     if summary["results"]:
         print(format_table(summary["results"]))
-    if finished:
+    if summary == before:
         print("The run was finished before; nothing was changed.")
     files = (p for p in Path(options.workdir).iterdir() if p.is_file() and not is_leftover(p))
     print(f"The run is in {display(options.workdir)}: {', '.join(sorted(display(p.name) for p in files))}.")
@@ -297,15 +373,17 @@ def _run_config(options: argparse.Namespace) -> Any:
     """The config of a run that a command describes."""
     from keras_sslhsic.runs import config, defaults, folder
 
-    if not options.config and not options.data:
+    going_on = options.resume and (Path(options.workdir) / folder.CONFIG).exists()
+    before = folder.load_config(options.workdir) if going_on else None
+    if not (options.config or options.data or before):
         raise ValueError(
             "Say what to train on: --data with a folder of images or a data set of TensorFlow Datasets, or --config."
         )
-    for name in ("image_size", "epochs"):
-        checks.integer(name, getattr(options, name), 1, optional=True)
-    flags = {"method": options.method, "epochs": options.epochs}
-    overrides = [f"{name}={value}" for name, value in flags.items() if value is not None]
-    if options.config:
+    flags = {"method": options.method, "epochs": options.epochs, "init": options.init}
+    overrides = [f"{name}={value!r}" for name, value in flags.items() if value is not None]
+    if before and not options.config and not options.data:
+        settings = before
+    elif options.config:
         settings = config.read(options.config)
         if options.data:
             overrides += [
@@ -316,8 +394,6 @@ def _run_config(options: argparse.Namespace) -> Any:
         settings.name = Path(options.workdir).name
     if options.image_size:
         overrides.append(f"views.size={options.image_size}")
-    going_on = options.resume and (Path(options.workdir) / folder.CONFIG).exists()
-    before = folder.load_config(options.workdir) if going_on else None
     return config.overridden(
         settings, overrides + options.overrides, lambda settings: defaults.suited(settings, before)
     )
@@ -379,7 +455,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         )
         return
     protocol = PROTOCOLS[options.protocol]
-    data = options.data or _own_data(options)
+    data, lie = (options.data, {}) if options.data else _own_data(options)
     given = layered(
         protocol.settings,
         config.load(options.config).to_dict() if options.config else {},
@@ -387,33 +463,39 @@ def _evaluate(options: argparse.Namespace) -> None:
         given,
     )
     of_images = {key for other in PROTOCOLS.values() for key in other.needs.settings} - {*protocol.settings}
-    where = {key: value for key, value in given.items() if key in of_images}
+    where = {key: value for key, value in lie.items() if key in protocol.needs.settings}
+    where |= {key: value for key, value in given.items() if key in of_images}
     settings = {key: value for key, value in given.items() if key not in of_images}
     # Before anything is loaded.
     where = checked(protocol.name, protocol.needs.settings, where)
     protocol.arguments_of(settings)
     encoder = _load(name)
-    splits = protocol.needs.load(data, channels=encoder.input_shape[-1], **where)
+    if "image_size" in protocol.needs.settings:
+        size = encoder.spec.size_for(where.get("image_size")) or encoder.spec.working_size
+        where |= {"image_size": size} if size else {}
+    splits = protocol.needs.load(data, channels=encoder.spec.channels, **where)
     evals = {protocol.name: settings}
     [result] = evaluate.measure({name: encoder}, evals, splits, out, data=data, verbose=True)
+    at = f" at {side} pixels" if (side := result.recipe.get("image_size")) else ""
     for measure in result.measures():
         print(
-            f"{protocol.name} on {display(data)}: {measure.metric} {measure.text()}, the 95 % interval in brackets"
+            f"{protocol.name} on {display(data)}{at}: {measure.metric} {measure.text()}, the 95 % interval in brackets"
         )
     print(f"Added to {display(out)}.")
 
 
-def _own_data(options: argparse.Namespace) -> str:
-    """The images that are measured on where none are named."""
-    from keras_sslhsic.runs.folder import load_config
+def _own_data(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """The images that are measured on where none are named, and what has to be known to load them."""
+    from keras_sslhsic.runs import evaluate, folder
 
-    source = load_config(options.run_folder).data.source if options.run_folder else "bundled"
-    if source != "bundled":
-        raise ValueError(
-            f"The run in {display(options.run_folder)} did not train on the bundled images: name the images to "
-            "measure on with --data."
-        )
-    return "bundled"
+    if not options.run_folder:
+        return "bundled", {}
+    config = folder.load_config(options.run_folder)
+    # A folder with train and test is named by its evaluation.
+    named = [given["data"] for given in config.evals.values() if given.get("data")]
+    if named and config.data.source != "bundled":
+        return named[0], {"data_dir": config.data.get("data_dir")}
+    return evaluate.own_data(config)
 
 
 def _report(options: argparse.Namespace) -> None:
@@ -425,9 +507,12 @@ def _report(options: argparse.Namespace) -> None:
 def _extract(options: argparse.Namespace) -> None:
     from keras_sslhsic.zoo.extract import extract
 
-    extracted = extract(options.model, options.data, options.out, options.batch_size, options.memory_mb)
+    extracted = extract(
+        options.model, options.data, options.out, options.batch_size, options.memory_mb, options.image_size
+    )
     out, data = display(extracted.out), display(options.data)
-    print(f"{extracted.rows} rows in {out}, {extracted.computed} of them computed now.")
+    size = f", of images of {extracted.image_size} pixels" if extracted.image_size else ""
+    print(f"{extracted.rows} rows in {out}, {extracted.computed} of them computed now{size}.")
     if extracted.gone:
         print(f"{extracted.gone} images are no longer under {data}: their rows were left out.")
     if extracted.broken:
@@ -437,7 +522,7 @@ def _extract(options: argparse.Namespace) -> None:
 def _export(options: argparse.Namespace) -> None:
     from keras_sslhsic import export
 
-    export.write(_load(options.model), options.out, options.keep_batch_norm)
+    export.write(_load(options.model), options.out, options.keep_batch_norm, options.image_size)
     print(f"Wrote {display(options.out)}.")
 
 

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from keras_sslhsic import cli
+from keras_sslhsic.encoders import EncoderSpec
 from keras_sslhsic.evaluation import PROTOCOLS, Result, results
 from keras_sslhsic.runs import build, config, evaluate, folder, pretrain
 
@@ -59,7 +60,7 @@ def test_help_says_what_every_command_does(capsys):
     "arguments, message",
     [
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.epoch=5"], "no field 'epoch'. The nearest ones: epochs"),
-        (["pretrain", "--config", "none.py", "--workdir", "x"], "There is no config file none.py"),
+        (["pretrain", "--config", "none.py", "--workdir", "x"], "no file or folder none.py"),
         (
             ["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=20000"],
             "10000 examples, fewer than one batch of 20000",
@@ -72,8 +73,8 @@ def test_help_says_what_every_command_does(capsys):
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.epochs=0"], "epochs must be at least 1, found 0"),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=1"], "A batch of 1 image: HSIC"),
         (["evaluate"], "Give either --run"),
-        (["evaluate", "--run", "nowhere", "--data", "cifar10"], "--data goes with one protocol: name one of finetune, linear"),
-        (["evaluate", "--run", "nowhere", "--epochs", "3", "--k", "7"], "--epochs, --k go with one protocol"),
+        (["evaluate", "--run", ".", "--data", "cifar10"], "--data goes with one protocol: name one of finetune, linear"),
+        (["evaluate", "--run", ".", "--epochs", "3", "--k", "7"], "--epochs, --k go with one protocol"),
         (["evaluate", "--encoder", "r18_fashion"], "Give a protocol with --encoder: one of finetune, linear"),
         (["evaluate", "svm", "--encoder", "r18_fashion"], "Unknown protocol 'svm': there are finetune, linear"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--k", "x"], "k must be an integer, found 'x'"),
@@ -84,7 +85,8 @@ def test_help_says_what_every_command_does(capsys):
         (["evaluate", "logistic", "--encoder", "r18_fashion", "--validation-split", "x"], "logistic has no --validation-split"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--short-side", "0"], "short_side must be at least 1, found 0"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--temperature", "inf"], "temperature must be a finite number"),
-        (["evaluate", "--run", "nowhere"], "nowhere holds no run"),
+        (["evaluate", "--run", "nowhere"], "no file or folder nowhere"),
+        (["evaluate", "--run", "."], ". holds no run"),
         (["evaluate", "knn", "--encoder", "r51_1x"], "r50_1x"),
         (["report", "nowhere"], "nowhere"),
         (["convert", "nowhere.npy", "--to", "x.weights.h5"], "no file or folder nowhere.npy"),
@@ -97,11 +99,24 @@ def test_help_says_what_every_command_does(capsys):
         (["export", "--model", "r18_fashion", "--out", "/proc/x.tflite"], "/proc/x.tflite cannot be written: "),
         (["export", "--model", "r18_fashion", "--out", "x.h5"], "nothing is written to .h5 files"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--out", "/proc/x.jsonl"], "/proc/x.jsonl cannot be written: "),
-        (["export", "--model", "none.keras", "--out", "x"], "no such file or folder"),
+        (["export", "--model", "none.keras", "--out", "x"], "no file or folder none.keras"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--data", "nowhere"], "nowhere is no folder, and"),
-        (["evaluate", "knn", "--encoder", "r18_fashion", "--data", "../no where"], "../no where is no folder, and"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--data", "../no where"], "no file or folder ../no where"),
         (["evaluate", "transfer", "--encoder", "r18_fashion", "--data", "web"], "Unknown transfer set 'web'"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--seed", "-1"], "seed must be None or at least 0, found -1"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--k", "0"], "k must be at least 1, found 0"),
+        (["evaluate", "linear", "--encoder", "r18_fashion", "--learning-rate", "0"], "learning_rate must be above 0, found 0"),
+        (["evaluate", "linear", "--encoder", "r18_fashion", "--seed", "3000000000"], "at most 2,147,483,647, found 3"),
+        (["evaluate", "finetune", "--encoder", "r18_fashion", "--fraction", "1.5"], "fraction must be at most 1, found 1.5"),
+        (["evaluate", "logistic", "--encoder", "r18_fashion", "--holdout", "1"], "holdout must be below 1, found 1"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--image-size", "20000"], "at most 16,384, found 20,000"),
+        (["evaluate", "knn", "--encoder", "r18_fashion", "--short-side", "20"], "short_side must be None or at least 28"),
+        (["extract", "--model", "r18_fashion", "--data", ".", "--out", "x.npz", "--image-size", "0"], "image_size must be"),
+        (["export", "--model", "r18_fashion", "--out", "x", "--image-size", "-1"], "image_size must be at least 1"),
+        (["inspect", ".", "--memory-mb", "0"], "memory_mb must be at least 1, found 0"),
+        (["pretrain", "--workdir", "x", "--data", "nowhere"], "nowhere is no folder, and TensorFlow Datasets has no data"),
+        (["pretrain", "--workdir", "x", "--data", "bundled", "--init", "none.keras"], "no file or folder none.keras"),
+        (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.target_ema=2"], "target_ema must be at most 1, found 2"),
         (
             ["evaluate", "knn", "--encoder", "r18_fashion", "--epochs", "3"],
             "knn has no --epochs; it has --batch-size, --k, --temperature",
@@ -122,6 +137,98 @@ def test_bad_input_is_said_in_one_line_and_nothing_is_written(
     assert message in error and error.count("\n") == 1
     assert "--traceback" not in error
     assert os.listdir(tmp_path) == []
+
+
+LIGHT = """
+import contextlib, io, os, sys
+import keras_sslhsic_command
+
+for words in {words}:
+    sys.argv = ["keras-sslhsic", *words]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+        try:
+            status = keras_sslhsic_command.main()
+        except SystemExit as stopped:
+            status = stopped.code
+    print(status, "tensorflow" in sys.modules, out.getvalue().splitlines()[-1])
+"""
+
+
+def test_help_typos_and_missing_files_are_told_without_tensorflow(tmp_path):
+    told = {
+        ("--help",): "0 False",
+        ("pretrain", "--help"): "0 False",
+        ("pretain",): "2 False keras-sslhsic: error: argument COMMAND: invalid choice",
+        ("models", "--fast"): "2 False keras-sslhsic: error: unrecognized argument: --fast",
+        (
+            "pretrain",
+            "--data",
+            "no photos",
+            "--workdir",
+            "x",
+        ): "2 False keras-sslhsic pretrain: there is no file or folder no",
+        (
+            "pretrain",
+            "--data",
+            "photos",
+            "--workdir",
+            "x",
+        ): "2 False keras-sslhsic pretrain: photos is no folder, and",
+        (
+            "extract",
+            "--model",
+            "x",
+            "--data",
+            "photos",
+            "--out",
+            "x.npz",
+        ): "2 False keras-sslhsic extract: there is no file",
+        (
+            "evaluate",
+            "knn",
+            "--run",
+            "x",
+            "--k",
+            "3",
+        ): "2 False keras-sslhsic evaluate: there is no file or folder x;",
+    }
+    code = LIGHT.format(words=list(told))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=True,
+        env=_environment(),
+    )
+    for expected, found in zip(told.values(), done.stdout.splitlines(), strict=True):
+        assert found.startswith(expected)
+    assert os.listdir(tmp_path) == []
+
+
+def _environment():
+    """That of a user, who set nothing of TensorFlow's."""
+    root = str(Path(cli.__file__).parents[1])
+    return {"PYTHONPATH": root} | {
+        name: value for name, value in os.environ.items() if not name.startswith(("TF_", "CUDA_", "KERAS_"))
+    }
+
+
+@pytest.mark.slow
+def test_the_program_computes_and_says_nothing_of_graphics_cards(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for i in range(3):
+        pixels = np.random.default_rng(i).integers(0, 256, (40, 50), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{i}.png")
+    command = ["extract", "--model", "r18_fashion", "--data", "photos", "--out", "features.npz"]
+    done = subprocess.run(
+        [sys.executable, "-m", "keras_sslhsic_command", *command],
+        capture_output=True, text=True, cwd=tmp_path, check=True, env=_environment(),
+    )  # fmt: skip
+    assert "3 rows in features.npz, 3 of them computed now, of images of 28 pixels." in done.stdout
+    assert "cuInit" not in done.stderr
+    with np.load(tmp_path / "features.npz") as found:
+        assert (found["features"].shape, found["image_size"]) == ((3, 256), "28")
 
 
 @pytest.mark.parametrize("error", [ValueError("too many values"), RuntimeError("no kernel")])
@@ -179,7 +286,7 @@ def settings_of(tmp_path, monkeypatch):
         return asked.pop()
 
     monkeypatch.setattr("keras_sslhsic.runs.evaluate.compare", compare)
-    monkeypatch.setattr(cli, "_load", lambda name: SimpleNamespace(input_shape=(None, 28, 28, 1)))
+    monkeypatch.setattr(cli, "_load", lambda name: SimpleNamespace(spec=EncoderSpec(28, 28, 1, 2)))
     return read
 
 
@@ -190,6 +297,10 @@ def test_a_command_comes_before_a_file_and_a_length_replaces_one_in_the_other_un
     assert settings_of("finetune", "--epochs", "1", **swept) == {"learning_rates": (0.1,), "epochs": 1}
     assert settings_of("finetune", "--config.epochs=(1,)", steps=5) == {"epochs": (1,)}
     assert settings_of("finetune", "--config.seed=1", "--seed", "2") == {"seed": 2}
+    assert settings_of("finetune", "--learning-rate", "0.2", **swept) == {
+        "learning_rate": 0.2,
+        "epochs": (30, 50),
+    }
     words = ["--epochs", "1,2", "--learning-rates", "0.1,1e-3", "--crops", "False", "--image-size", "28"]
     assert settings_of("finetune", *words) == {
         "epochs": (1, 2),
@@ -202,6 +313,7 @@ def test_a_command_comes_before_a_file_and_a_length_replaces_one_in_the_other_un
     "settings, message",
     [
         ({"epochs": 1, "steps": 3}, "either steps or epochs"),
+        ({"learning_rate": 1, "learning_rates": 3}, "either learning_rate or learning_rates"),
         ({"epoch": 1}, "finetune has no --epoch; it has --batch-size, --crops"),
     ],
 )
@@ -272,7 +384,7 @@ def test_names_with_spaces_umlauts_and_dots_are_read_and_written(photos):
         (["evaluate", "knn", "--data", "Bilder für alle", "--image-size", "0"], "image_size must be at least 1"),
         (["evaluate", "knn", "--data", "broken", "--out", "new/r.jsonl"], "evaluate: 1 of 2 files (50.0%) are broken"),
         (["evaluate", "knn", "--data", "broken", "--max-broken", "0.1"], "10.0% allowed"),
-        (["evaluate", "knn", "--data", "broken", "--max-broken", "2"], "in [0, 1], found 2"),
+        (["evaluate", "knn", "--data", "broken", "--max-broken", "2"], "max_broken must be at most 1, found 2"),
     ],
 )  # fmt: skip
 def test_folders_without_images_are_named(arguments, message, photos, capsys):
@@ -293,7 +405,7 @@ def test_names_are_told_with_their_control_characters_escaped(photos, capsys):
     assert cli.main(["report", "empty\x1b"]) == 2
     told = "".join(capsys.readouterr())
     assert "\x1b" not in told
-    assert r"knn on a\x1b[31m: top1" in told and r"Added to b\x1b.jsonl." in told
+    assert r"knn on a\x1b[31m at 28 pixels: top1" in told and r"Added to b\x1b.jsonl." in told
     assert r"No results in empty\x1b: run an evaluation first." in told
 
 
@@ -305,6 +417,7 @@ def test_what_was_exported_is_named_with_control_characters_escaped(tmp_path, mo
     monkeypatch.setattr(cli, "_load", lambda name: None)
     monkeypatch.setattr(export, "write", lambda *arguments: None)
     monkeypatch.setattr(convert, "convert", lambda *arguments, **options: {"method": "a\x1b"})
+    Path("a").touch()
     assert cli.main(["export", "--model", "a", "--out", "x\x1b"]) == 0
     assert cli.main(["convert", "a", "--to", "x\x1b.keras"]) == 0
     monkeypatch.setattr(cli, "_load", lambda name: (_ for _ in ()).throw(ValueError("a\x1b is none.")))

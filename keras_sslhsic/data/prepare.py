@@ -4,7 +4,8 @@
         --split train=photos/train --split validation=photos/val \
         --beam_options="runner=DataflowRunner,project=my-project,region=us-central1,temp_location=gs://my-bucket/tmp"
 
-`from_tfds("my_photos", "train", data_dir=...)` reads it, without this module. Needs the package apache-beam.
+`from_tfds("my_photos", "train", data_dir=...)` reads it, without this module. Needs Apache Beam: pip install
+'keras_sslhsic[beam]'.
 """
 
 import argparse

@@ -160,10 +160,11 @@ def prepared_builder(name: str, data_dir: str | Path | None = None) -> Any:
             f"{name} is no folder, and TensorFlow Datasets has no data set of that name{where}."
         ) from None
     if not builder.is_prepared():
-        option = "" if data_dir is None else f" --data_dir={data_dir}"
+        option = "" if data_dir is None else f", data_dir={str(data_dir)!r}"
         message = (
-            f"{name} is not prepared in {builder.data_dir}. Prepare it once, where there is network access, "
-            f"with `tfds build {name}{option}`, or pass the data_dir that holds it (a local folder or gs://...)."
+            f"{name} is not prepared in {builder.data_dir}. Prepare it once in Python, where there is network access, by "
+            f"`tensorflow_datasets.builder({name!r}{option}).download_and_prepare()`, or pass the data_dir that holds it (a "
+            "local folder or gs://...)."
         )
         if builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
             message += f" First download by hand: {builder.MANUAL_DOWNLOAD_INSTRUCTIONS.strip()}"
@@ -171,7 +172,7 @@ def prepared_builder(name: str, data_dir: str | Path | None = None) -> Any:
     if builder.info.file_format != tfds.core.FileFormat.TFRECORD:
         raise ValueError(
             f"{name} in {builder.data_dir} is stored as {builder.info.file_format.value}, expected tfrecord: "
-            "convert it with `tfds convert_format`."
+            "prepare it again, into another data_dir."
         )
     return builder
 

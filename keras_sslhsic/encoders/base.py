@@ -209,9 +209,7 @@ def network_to_train(model: keras.Model, mean: Sequence[float], std: Sequence[fl
                 stacklevel=2,
             )
         return model
-    # What the network is not known of reads pixels in [0, 255].
-    known = (spec.mean, spec.std) if spec.network else ((0.0,) * spec.channels, (1 / 255,) * spec.channels)
-    found = tuple(mean), tuple(std)
+    known, found = spec.normalisation, (tuple(mean), tuple(std))
     if np.shape(known) != np.shape(found) or not np.allclose(
         known, found, rtol=0, atol=1e-5
     ):  # files round them
@@ -234,6 +232,7 @@ def with_preprocessing(
     size: int | Sequence[int] | None = None,
     antialias: bool = False,
     name: str | None = None,
+    trained_at: int | None = None,
 ) -> Encoder:
     """Makes an encoder of a network: puts resizing and normalisation in front of it.
 
@@ -251,6 +250,7 @@ def with_preprocessing(
             preprocessing that the released networks were trained and evaluated with; LiteRT and ONNX cannot
             express it.
         name: name of the model; by default the encoder's.
+        trained_at: side of the images that it was trained on, where that is known.
 
     Returns:
         `Encoder` from images [B, H, W, C], uint8 or float in [0, 255], to float32 features [B, F]. With
@@ -278,9 +278,26 @@ def with_preprocessing(
     resize = None if size is None else (size, size) if isinstance(size, int) else (size[0], size[1])
     spec = EncoderSpec(
         height, width, channels, encoder.output_shape[-1], resize, antialias, means, stds, encoder.name,
-        find_stages(encoder),
+        find_stages(encoder), trained_at,
     )  # fmt: skip
     images = keras.Input(spec.shape, dtype="float32", name="image")
     features = encoder(preprocess(images, spec))
     features = keras.layers.Identity(dtype="float32", name="float32")(features)
     return Encoder(images, features, spec, name or encoder.name)
+
+
+def resized(encoder: Encoder, size: int, antialias: bool = False) -> Encoder:
+    """The same encoder for images of any size, which are resized to [size, size] first; it shares the weights.
+
+    Raises:
+        ValueError: if the encoder reads images of another size alone, or its network is not known.
+    """
+    spec = encoder.spec
+    if spec.network is None:
+        raise ValueError(
+            f"The network of {encoder.name}, before which images could be resized, is not known: put it into "
+            "encoders.with_preprocessing with a size."
+        )
+    spec.size_for(size)
+    network = encoder.get_layer(spec.network)
+    return with_preprocessing(network, spec.mean, spec.std, size, antialias, encoder.name, size)

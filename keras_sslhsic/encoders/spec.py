@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_sslhsic import compat
+from keras_sslhsic import checks, compat
 
 LARGEST_SIDE = 2**14  # pixels
 _ANY_SIDE = 1024  # maps are compared with it: those of small images are rounded up
@@ -42,6 +42,7 @@ class EncoderSpec:
         std: what they are divided by then; empty where it is not known.
         network: name of the network inside, which reads normalised pixels; None where it is not known.
         stages: {"P2": stage of stride 2^2, ...}; empty where they are not known.
+        trained_at: side of the views that it was trained on; None where it is not known.
     """
 
     height: int | None
@@ -54,6 +55,7 @@ class EncoderSpec:
     std: tuple[float, ...] = ()
     network: str | None = None
     stages: Mapping[str, Stage] = dataclasses.field(default_factory=dict)
+    trained_at: int | None = None
 
     @property
     def shape(self) -> tuple[int | None, int | None, int]:
@@ -65,6 +67,34 @@ class EncoderSpec:
         """(height, width, channels) that the network itself sees, after any resizing."""
         height, width = self.resize or (self.height, self.width)
         return height, width, self.channels
+
+    @property
+    def working_size(self) -> int | None:
+        """Side of the images that it works at: what the network sees if that is fixed, else `trained_at`."""
+        height, width, _ = self.shape_seen
+        return self.size_for(None) or (height if height == width else None)
+
+    def size_for(self, given: int | None) -> int | None:
+        """The side that images are brought to before the encoder sees them.
+
+        That is the given one, or else `trained_at` if it takes images as they come; None where it sees them as they are.
+
+        Raises:
+            ValueError: if it reads images of another size alone.
+        """
+        checks.integer("image_size", given, 1, optional=True, most=LARGEST_SIDE)
+        if given and not {self.height, self.width} <= {None, given}:
+            raise ValueError(
+                f"The encoder reads images of {self.height} x {self.width} pixels, found image_size={given}: leave it out."
+            )
+        return given or (self.trained_at if self.shape_seen[:2] == (None, None) else None)
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and std of the images that the network inside is trained on; without one those of pixels in [0, 255]."""
+        if self.network:
+            return self.mean, self.std
+        return (0.0,) * self.channels, (1 / 255,) * self.channels
 
     def to_dict(self) -> dict[str, Any]:
         """The spec in what JSON has."""
@@ -90,11 +120,11 @@ class EncoderSpec:
         return spec
 
     def _is_usable(self) -> bool:
-        sides = [side for side in (self.height, self.width, *(self.resize or ())) if side is not None]
+        sides = self.height, self.width, self.trained_at, *(self.resize or ())
         counts = self.channels, self.feature_size, *(n for s in self.stages.values() for n in s[1:])
         numbers = *self.mean, *self.std
         return (
-            all(type(side) is int and 0 < side <= LARGEST_SIDE for side in sides)
+            all(side is None or (type(side) is int and 0 < side <= LARGEST_SIDE) for side in sides)
             and all(type(count) is int and 0 < count <= 2**31 for count in counts)
             and all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
             and len(self.mean) == len(self.std) in (0, self.channels)

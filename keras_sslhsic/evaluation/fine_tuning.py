@@ -19,7 +19,7 @@ from keras_sslhsic.evaluation.extraction import shape_read
 from keras_sslhsic.evaluation.images import Labelled, Split, describe
 from keras_sslhsic.evaluation.protocol import register
 from keras_sslhsic.evaluation.results import Result
-from keras_sslhsic.evaluation.settings import Setting, positive
+from keras_sslhsic.evaluation.settings import Setting
 from keras_sslhsic.evaluation.streams import features_and_labels, problem, select, stream
 from keras_sslhsic.evaluation.sweep import (
     planned,
@@ -245,7 +245,7 @@ def finetune_arguments(defaults: Mapping[str, Any], given: dict[str, Any]) -> di
 register(
     "finetune",
     training_settings(SEMI_SUPERVISED, "steps", "head_learning_rate", "crops", "num_classes")
-    | {"fraction": Setting(positive, "share of the labels", "1")},
+    | {"fraction": Setting(partial(checks.number, above=True, most=1.0), "share of the labels", "1")},
     on_features=False,
     network=True,
     arguments=partial(finetune_arguments, SEMI_SUPERVISED),

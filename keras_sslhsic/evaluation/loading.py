@@ -1,10 +1,10 @@
 """Images by the name of a data set or a folder, as a protocol needs them."""
 
 import dataclasses
-import functools
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from keras_sslhsic.data.broken import BrokenFiles
 from keras_sslhsic.data.folder import class_labels, list_images
 from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.data.tfds import SPLITS, prepared_builder
+from keras_sslhsic.encoders.spec import LARGEST_SIDE
 from keras_sslhsic.evaluation.images import Labelled, Split
 from keras_sslhsic.evaluation.settings import Setting, natural, share, text
 
@@ -67,7 +68,7 @@ def load(
         FileNotFoundError: if there is no such data set.
     """
     checks.integer("image_size", image_size, 1)
-    checks.integer("short_side", short_side, 1, optional=True)
+    checks.integer("short_side", short_side, image_size, optional=True)
     if source == "bundled":
         return dict(zip(("train", "test"), bundled.load(), strict=True))
     if short_side is None:
@@ -111,7 +112,11 @@ class Needs:
 
 IMAGE_SETTINGS = {
     "data_dir": Setting(text, "where TensorFlow Datasets keeps its files", parse=str),
-    "image_size": Setting(natural, "side of the crops of folders and TFDS", "224"),
+    "image_size": Setting(
+        partial(checks.integer, least=1, most=LARGEST_SIDE),
+        "side of the crops of folders and TFDS",
+        "that the encoder was trained at, 224 if it is not known",
+    ),
     "short_side": Setting(
         natural,
         "what the short side of test images is resized to before the central crop",
@@ -124,13 +129,15 @@ _SETTINGS = IMAGE_SETTINGS | {
     "test_share": Setting(
         share, "share of a folder without train and test that is held out to test on", "0.2"
     ),
-    "max_broken": Setting(checks.number, "share of broken files that a folder may have", "0.01"),
+    "max_broken": Setting(
+        partial(checks.number, most=1.0), "share of broken files that a folder may have", "0.01"
+    ),
 }
 _VALIDATION = Setting(
     text, "of a TensorFlow data set, such as train[90%:]", "some training images are held out", str
 )
-FOR_FEATURES = Needs(functools.partial(load, training=False), _SETTINGS)
-FOR_TRAINING = Needs(functools.partial(load, training=True), _SETTINGS | {"validation_split": _VALIDATION})
+FOR_FEATURES = Needs(partial(load, training=False), _SETTINGS)
+FOR_TRAINING = Needs(partial(load, training=True), _SETTINGS | {"validation_split": _VALIDATION})
 
 
 def of_folder(
@@ -238,7 +245,7 @@ def scan(builder: Any, split: str, label_key: str | None = None) -> tuple[Any, .
     """The places of all records of a split, (file, start, length), and the classes of each, none without a key."""
     info = builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
     with ThreadPoolExecutor(8) as pool:
-        found = pool.map(functools.partial(_scan, label_key=label_key), info.file_instructions)
+        found = pool.map(partial(_scan, label_key=label_key), info.file_instructions)
         return tuple(zip(*(row for rows in found for row in rows), strict=True))
 
 

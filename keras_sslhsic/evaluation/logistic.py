@@ -13,7 +13,7 @@ from keras_sslhsic.evaluation.linear_evaluation import standardise
 from keras_sslhsic.evaluation.metrics import METRICS, check_metric, measure
 from keras_sslhsic.evaluation.protocol import encoding, register
 from keras_sslhsic.evaluation.results import Result
-from keras_sslhsic.evaluation.settings import ENCODING, SEED, Setting, natural, positive
+from keras_sslhsic.evaluation.settings import ENCODING, SEED, Setting, natural, positive, share
 from keras_sslhsic.evaluation.sweep import choose, default_text, tried
 
 L2_GRID = tuple(np.logspace(-6, 5, 45).tolist())
@@ -123,7 +123,7 @@ register(
     {
         "l2": Setting(positive, "penalties to choose from", default_text(L2_GRID), several=True),
         "max_iter": Setting(natural, "limit of L-BFGS iterations for each fit", "1000"),
-        "holdout": Setting(positive, "share of each class that is held out to choose on", "0.2"),
+        "holdout": Setting(share, "share of each class that is held out to choose on", "0.2"),
         "standardised": Setting(checks.flag, "whether features are standardised", "False"),
         **ENCODING,
         **SEED,

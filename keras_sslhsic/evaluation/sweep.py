@@ -152,7 +152,9 @@ def training_settings(defaults: Mapping[str, Any], *more: str) -> dict[str, Sett
             "to choose from on held-out images, for the batch size, as 0.1,0.2; one alone is taken as it is (the default ones "
             "follow the batch size)",
             several=True,
+            replaces="learning_rate",
         ),
+        "learning_rate": Setting(positive, "the only one, instead of several", replaces="learning_rates"),
         "weight_decays": Setting(
             checks.number,
             "to choose from, as 0,1e-6 (in fine-tuning each is divided by the learning rate)",
@@ -164,7 +166,7 @@ def training_settings(defaults: Mapping[str, Any], *more: str) -> dict[str, Sett
             partial(checks.integer, least=2), "classes of a TFDS set that does not name them"
         ),
     }
-    names = ("batch_size", "epochs", "learning_rates", "weight_decays", *more)
+    names = ("batch_size", "epochs", "learning_rate", "learning_rates", "weight_decays", *more)
     return SEED | {
         name: replace(kinds[name], default=default_text(defaults[name])) if name in defaults else kinds[name]
         for name in names
@@ -192,6 +194,7 @@ def planned(
         "epochs",
         "steps",
         "batch_size",
+        "learning_rate",
         "learning_rates",
         "weight_decays",
         "head_learning_rate",
@@ -199,6 +202,10 @@ def planned(
     }
     own = {name: given[name] for name in names & given.keys()}
     rest = {name: value for name, value in given.items() if name not in names}
+    if "learning_rate" in own:
+        if "learning_rates" in own:
+            raise ValueError("Give either learning_rate or learning_rates, found both.")
+        own["learning_rates"] = (own.pop("learning_rate"),)
     if not own:
         return rest
     lengths = {"steps", "epochs"}

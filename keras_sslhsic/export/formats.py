@@ -7,17 +7,29 @@ from pathlib import Path
 import keras
 
 from keras_sslhsic import files
+from keras_sslhsic.encoders import encoder_of, resized
 from keras_sslhsic.export.litert import export_litert
 from keras_sslhsic.export.onnx import export_onnx
 from keras_sslhsic.export.saved_model import export_saved_model
 
 
-def write(model: keras.Model, path: str | os.PathLike, keep_batch_norm: bool = False) -> None:
+def write(
+    model: keras.Model, path: str | os.PathLike, keep_batch_norm: bool = False, image_size: int | None = None
+) -> None:
     """Exports an encoder, as the path's ending says: ``.tflite``, ``.onnx``, or a folder for a SavedModel.
+
+    An encoder that takes images as they come resizes them in what is written, to the size that it was trained at if that is
+    known; in a SavedModel with antialiasing, which the others cannot express.
+
+    Args:
+        model: what `encoders.encoder_of` takes.
+        path: to write to.
+        keep_batch_norm: see `export_saved_model`.
+        image_size: side that images are resized to, in place of that one.
 
     Raises:
         ValueError: for other endings, but versions (``v1.2``) and ``.savedmodel``; or if `keep_batch_norm` goes
-            with a file, which cannot be trained on.
+            with a file, which cannot be trained on; for a size that the encoder cannot be given.
     """
     suffix = Path(path).suffix.lower()
     if not re.fullmatch(r"|\.(v?\d.*|tflite|onnx|savedmodel)", suffix):
@@ -27,6 +39,9 @@ def write(model: keras.Model, path: str | os.PathLike, keep_batch_norm: bool = F
         )
     if keep_batch_norm and suffix in (".tflite", ".onnx"):
         raise ValueError(f"keep_batch_norm is for SavedModels; {suffix} files are not trained on.")
+    encoder = encoder_of(model)
+    size = encoder.spec.size_for(image_size)
+    model = resized(encoder, size, antialias=suffix not in (".tflite", ".onnx")) if size else encoder
     if suffix == ".tflite":
         export_litert(model, path)
     elif suffix == ".onnx":

@@ -1,6 +1,7 @@
 """The trainer that a config describes, and the encoder that it starts from."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 
 import keras
@@ -11,6 +12,7 @@ from keras_sslhsic import losses, methods, views
 from keras_sslhsic.encoders import build_encoder, with_preprocessing
 from keras_sslhsic.registries import Registry
 from keras_sslhsic.training import lars, schedules
+from keras_sslhsic.zoo import load_pretrained
 
 OPTIMIZERS: Registry[Callable[..., keras.optimizers.Optimizer]] = Registry("optimizer")
 OPTIMIZERS.add("lars", lars.LARS)
@@ -25,21 +27,27 @@ def _sgd(
     return keras.optimizers.SGD(learning_rate, momentum=0.9, nesterov=True, weight_decay=weight_decay or None)
 
 
-def build_model(config: ConfigDict, steps_per_epoch: int, machines: tf.distribute.Strategy) -> keras.Model:
+def build_model(
+    config: ConfigDict,
+    steps_per_epoch: int,
+    machines: tf.distribute.Strategy,
+    init: str | os.PathLike | None = None,
+) -> keras.Model:
     """The compiled trainer that a config describes; equal seeds give equal weights.
 
     Args:
         config: of a run.
         steps_per_epoch: batches in an epoch of its data.
         machines: the strategy to build it under.
+        init: an encoder to start from, as `load_pretrained` takes it, in the place of `config.encoder`.
 
     Raises:
-        ValueError: for an unknown method, loss, optimizer or encoder, or arguments that they do not take.
+        ValueError: for an unknown method, loss, optimizer or encoder, or arguments that they do not take; for an encoder that
+            normalises images otherwise than the views.
     """
     with _as_configured(config), machines.scope():
-        model = methods.METHODS[config.method](
-            build_encoder(**config.encoder), views=config.views, seed=config.seed, **config.model
-        )
+        encoder = load_pretrained(init, trainable=True) if init else build_encoder(**config.encoder)
+        model = methods.METHODS[config.method](encoder, views=config.views, seed=config.seed, **config.model)
         model.compile(
             build_optimizer(config, steps_per_epoch, model.online_variables),
             loss=losses.get(config.loss) if config.get("loss") else None,
@@ -52,7 +60,9 @@ def initial_encoder(config: ConfigDict) -> keras.Model:
     """The encoder that a run of this config starts from: images [B, H, W, C] in [0, 255] to features [B, F]."""
     policy = views.get(config.views)
     with _as_configured(config):
-        return with_preprocessing(build_encoder(**config.encoder), policy.mean, policy.std)
+        return with_preprocessing(
+            build_encoder(**config.encoder), policy.mean, policy.std, trained_at=policy.size
+        )
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from keras_sslhsic import checks, views
 from keras_sslhsic.data.sources import SOURCES
+from keras_sslhsic.encoders.spec import LARGEST_SIDE
 from keras_sslhsic.evaluation.compare import QUICK
 from keras_sslhsic.files import display
 from keras_sslhsic.losses import LOSSES
@@ -133,10 +134,12 @@ def completed(config: ConfigDict) -> ConfigDict:
     run = dataclasses.asdict(schema.Run(**given))
     try:
         policy = views.get(run["views"])
+        checks.integer("size", policy.size, 1, most=LARGEST_SIDE)
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"The views of the config cannot be made: {error}") from error
     run["views"] = policy.to_dict()
-    run["encoder"] = {"name": "r18_1x", "input_shape": (None, None, len(policy.mean))} | run["encoder"]
+    new = {"name": "r18_1x", "input_shape": (None, None, len(policy.mean))} | run["encoder"]
+    run["encoder"] = {} if run["init"] else new
     if run["loss"] and run["method"] in METHODS:
         run["loss"].setdefault("name", schema.loss_of(run["method"]))
     if data["source"] in SOURCES and "channels" in schema.source_fields(data["source"]):
@@ -156,7 +159,9 @@ def check(config: ConfigDict) -> None:
 
 def _sections(config: ConfigDict) -> dict[str, schema.Fields]:
     loss = config.loss.get("name") if config.loss else None
-    return schema.sections(config.data.source, config.method, loss or schema.loss_of(config.method))
+    return schema.sections(
+        config.data.source, config.method, loss or schema.loss_of(config.method), config.init
+    )
 
 
 def _takes(config: ConfigDict, name: str) -> bool:

@@ -21,6 +21,7 @@ from keras_sslhsic.data.sources import SOURCES
 from keras_sslhsic.data.tfds import prepared_builder
 from keras_sslhsic.hsic.ratio import largest_ratio
 from keras_sslhsic.runs import schema
+from keras_sslhsic.zoo import load_pretrained
 
 LOOKED_AT = 64  # images, for their size, mean and standard deviation
 SIDE = 96  # of views of large images: objects can be told, and a step takes a fifth of that of 224 pixels
@@ -46,7 +47,7 @@ class Found(NamedTuple):
 
 
 def suited(config: ConfigDict, before: ConfigDict | None = None, say: Say = print) -> ConfigDict:
-    """Fills in what a config leaves out, if it says neither views (but perhaps their size) nor an encoder.
+    """Fills in what a config leaves out, if it says neither views (but perhaps their size) nor a new encoder.
 
     Args:
         config: of a run.
@@ -68,17 +69,32 @@ def suited(config: ConfigDict, before: ConfigDict | None = None, say: Say = prin
     given.pop("views", None)
     data, method = {**given.get("data", {})}, given.get("method", "ssl_hsic")
     source = data.pop("source", "folder" if "path" in data else "tfds" if "name" in data else "bundled")
+    start = load_pretrained(given["init"]).spec if given.get("init") else None
     found = _look(source, data)
+    if start:
+        found, size = found._replace(channels=start.channels), size or start.height
     chosen, why = _choose(found, size or min(found.side or SIDE, SIDE), method, given)
     takes = schema.source_fields(source)
     read = {name: value for name, value in chosen.pop("data").items() if name in takes}
+    held_out: dict[str, Any] | None = {}
+    if source == "tfds":
+        info = prepared_builder(data["name"], data.get("data_dir")).info
+        read["labels"] = data.get("label_key", "label") in info.features
+        splits = [split for split in ("test", "validation") if split in info.splits]
+        held_out = {"test_split": splits[0]} if splits else None
     given["data"] = {"source": source, **read, **data}
     images = SOURCES[source](**_arguments(given["data"]), batch_size=1, seed=0)
-    chosen["views"] |= _statistics(images)
+    chosen["views"] |= (
+        dict(zip(("mean", "std"), start.normalisation, strict=True)) if start else _statistics(images)
+    )
     if images.class_names:
-        chosen["model"]["num_classes"], chosen["evals"] = len(images.class_names), {"knn": {}}
+        chosen["model"]["num_classes"] = len(images.class_names)
+        chosen["evals"] = {} if held_out is None else {"knn": held_out}
     takes = schema.method_fields(method)
     chosen["model"] = {name: value for name, value in chosen["model"].items() if name in takes}
+    if start:
+        del chosen["encoder"]
+        why["encoder"] = f"that of {given['init']}, with its mean and std of images"
     say(_described(found, images.class_names))
     for name, reason in why.items():
         if name not in given:
@@ -110,8 +126,10 @@ def _look(source: str, data: dict[str, Any]) -> Found:
         return Found(len(files), int(np.median(known)) if known else None, 1 if gray else 3)
     if source == "tfds":
         info = prepared_builder(data["name"], data.get("data_dir")).info
-        height, width, channels = info.features[data.get("image_key", "image")].shape
         number = info.splits[data.get("split", "train")].num_examples
+        # Without such a feature the data set itself says so.
+        key = data.get("image_key", "image")
+        height, width, channels = info.features[key].shape if key in info.features else (None, None, 3)
         return Found(number, height and width and min(height, width), 1 if channels == 1 else 3)
     images = SOURCES[source](**_arguments(data), batch_size=1, seed=0)
     sample = images.sample(1)

@@ -85,7 +85,7 @@ def _add(groups: dict[Any, Group], label: str, settings: dict[str, Any], config:
     key = (data, data and protocol.needs.load, json.dumps(where, default=str))
     if key not in groups:
         groups[key] = (
-            _own_images(config)
+            _own_images(config, where)
             if data is None
             else Group(data, protocol.needs.load(data, channels=len(policy.mean), **where))
         )
@@ -94,19 +94,29 @@ def _add(groups: dict[Any, Group], label: str, settings: dict[str, Any], config:
         groups[key].every[label] = every
 
 
-def _own_images(config: ConfigDict) -> Group:
+def _own_images(config: ConfigDict, where: Mapping[str, Any]) -> Group:
     """The labelled images of a run, of which it trains on "train"; a folder's are split here, and trained on as a whole."""
     data, policy = config.data, views.get(config.views)
     if data.source == "bundled":
         holdout = data.get("holdout", 0.0)
         name = f"bundled, {holdout:g} of train held out" if holdout else "bundled"
         return Group(name, dict(zip(("train", "test"), bundled_splits(holdout), strict=True)))
-    where: dict[str, Any] = {"channels": len(policy.mean), "image_size": policy.size}
-    if data.source == "folder":
-        return Group(str(data.path), FOR_FEATURES.load(str(data.path), **where))
+    name, lie = own_data(config)
+    where = {"channels": len(policy.mean), "image_size": policy.size, **lie, **where}
+    return Group(name, FOR_FEATURES.load(name, **where))
+
+
+def own_data(config: ConfigDict) -> tuple[str, dict[str, Any]]:
+    """The name of the images that a run trains on, as evaluations load them, and what they need to know beside it.
+
+    Raises:
+        ValueError: for images that have no name.
+    """
+    data = config.data
+    if data.source in ("bundled", "folder"):
+        return str(data.get("path", data.source)), {}
     if data.source == "tfds":
-        where |= {"train_split": data.get("split", "train"), "data_dir": data.get("data_dir")}
-        return Group(data.name, FOR_FEATURES.load(data.name, **where))
+        return data.name, {"train_split": data.get("split", "train"), "data_dir": data.get("data_dir")}
     raise ValueError('no images are held back of those that the run trains on: name some as its "data".')
 
 

@@ -41,7 +41,7 @@ def own_folder(workdir: Path, machines: tf.distribute.Strategy) -> Path:
 
 
 def check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
-    """Raises ValueError unless the folder is free for a run to begin, or holds the one to resume."""
+    """Raises ValueError unless the folder is free for a run to begin, or holds the one to resume, be it for other epochs."""
     name = display(workdir)
     for folder in (workdir, workdir / CHECKPOINTS, workdir / LOGS):
         if os.path.lexists(folder) and not folder.is_dir():
@@ -50,7 +50,7 @@ def check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
         flat = configs.flatten(ConfigDict(json.loads(json.dumps(configs.completed(config).to_dict()))))
         other = configs.flatten(ConfigDict(json.loads(json.dumps(_read_config(workdir)))))
         differing = sorted(key for key in flat.keys() | other.keys() if flat.get(key) != other.get(key))
-        if differing:
+        if differing not in ([], ["epochs"]):
             raise ValueError(
                 f"{name} holds a run of another config; they differ in "
                 + ", ".join(

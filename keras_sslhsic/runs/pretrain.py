@@ -19,7 +19,7 @@ from keras_sslhsic.evaluation import extract_features
 from keras_sslhsic.files import display, write_json
 from keras_sslhsic.lock import held
 from keras_sslhsic.runs import config as configs
-from keras_sslhsic.runs import defaults, folder
+from keras_sslhsic.runs import defaults, folder, notices
 from keras_sslhsic.runs.build import build_model
 from keras_sslhsic.runs.evaluate import callbacks, encoders_of, evaluate_run, groups_of
 from keras_sslhsic.training import inputs
@@ -45,30 +45,35 @@ def run(config: ConfigDict, workdir: str | os.PathLike, resume: bool = False) ->
     Args:
         config: see configs/fashion_small.py.
         workdir: the run folder; made if it is missing.
-        resume: go on with the run that the folder holds; one that is finished stays as it is. Where none has begun yet,
-            as it was killed before it wrote its config, it begins, with a warning.
+        resume: go on with the run that the folder holds, to the epochs of the config, over which its schedules are then; one
+            that has them stays as it is. Where none has begun yet, as it was killed before it wrote its config, it begins,
+            with a warning.
 
     Returns:
         What summary.json holds: name, seed, epochs, seconds of all sessions (but not of epochs that were cut short), last
         metrics and the rows of the table, whose results are in results.jsonl of the folder.
 
     Raises:
-        ValueError: if the folder holds another run, something else or a run whose files are damaged, or the config does
-            not fit the data, or names what there is not.
+        ValueError: if the folder holds another run, something else or a run whose files are damaged, or one that has more
+            epochs behind it than the config has, or the config does not fit the data, or names what there is not.
         FloatingPointError: if the loss or a variable is no longer finite; the last checkpoint is from before.
         lock.InUseError: if another process works in the folder.
     """
     started = time.monotonic()
     going_on = resume and (Path(workdir) / folder.CONFIG).exists()
-    config = defaults.suited(config, folder.load_config(workdir) if going_on else None)
+    before = folder.load_config(workdir) if going_on else None
+    config = defaults.suited(config, before)
     config = configs.completed(config)
     configs.check(config)
     # Several workers find each other before TensorFlow's first operation.
     machines = strategy(config.strategy)
     shared, workdir = Path(workdir), folder.own_folder(Path(workdir), machines)
     folder.check_folder(shared if resume else workdir, config, resume)
-    if resume and folder.is_finished(shared):
+    intended = before.epochs if before is not None and before.epochs != config.epochs else None
+    if resume and folder.is_finished(shared) and intended is None:
         return folder.read_summary(shared)
+    if intended is not None:
+        _check_length(shared, config.epochs)
     with held(workdir):
         # Another process may have begun there just before.
         folder.check_folder(shared if resume else workdir, config, resume)
@@ -77,33 +82,61 @@ def run(config: ConfigDict, workdir: str | os.PathLike, resume: bool = False) ->
                 f"The run in {display(shared)} had not begun: it has no {folder.CONFIG}. It begins now.",
                 stacklevel=2,
             )
-        return _pretrain(config, shared, workdir, machines, started)
+        return _pretrain(config, shared, workdir, machines, started, intended)
+
+
+def _check_length(workdir: Path, epochs: int) -> None:
+    """Raises ValueError unless a run can go on to so many epochs."""
+    trained = Checkpoint(workdir / folder.CHECKPOINTS).epoch
+    if trained > epochs:
+        raise ValueError(
+            f"The run in {display(workdir)} has trained {trained} epochs, more than the {epochs} that are asked for: give at "
+            "least as many."
+        )
+    if not trained and folder.is_finished(workdir):
+        raise ValueError(
+            f"The run in {display(workdir)} has no checkpoint to go on from: start another one from its weights, with its "
+            "folder as init (--init)."
+        )
 
 
 def _pretrain(
-    config: ConfigDict, shared: Path, workdir: Path, machines: tf.distribute.Strategy, started: float
+    config: ConfigDict,
+    shared: Path,
+    workdir: Path,
+    machines: tf.distribute.Strategy,
+    started: float,
+    intended: int | None,
 ) -> dict[str, Any]:
-    """Trains and fills `workdir`, from the checkpoints in `shared` on."""
+    """Trains and fills `workdir`, from the checkpoints in `shared` on, of a run that was to have `intended` epochs before."""
     records = folder.HistoryFile(workdir / folder.HISTORY, started)
     images = source(config, error_log=workdir / folder.BROKEN)
-    model = build_model(config, images.steps_per_epoch, machines)
+    started_from = workdir / folder.INITIAL
+    # What it started from may have been moved since, or trained further.
+    init = started_from if config.init and started_from.exists() else config.init
+    model = build_model(config, images.steps_per_epoch, machines, init)
     # What `fit` would refuse, and views that cannot be made, are said before anything is written.
     inputs.check(images, machines.num_replicas_in_sync, model.encoder.input_shape[1:], model.policy)
     groups = groups_of(config)
     drawn = views.show(images.sample(8), model.policy)
+    if intended is not None:
+        (workdir / folder.SUMMARY).unlink(missing_ok=True)  # it is not finished any more
     # The config first: it makes the folder a run.
     write_json(workdir / folder.CONFIG, config.to_dict())
     if not (workdir / folder.INITIAL).exists():
         model_files.save_model(model.serving_encoder(), workdir / folder.INITIAL, {})
 
     checkpoint = Checkpoint(shared / folder.CHECKPOINTS)
-    if records.rows and not checkpoint.restore(model):
+    trained = checkpoint.restore(model)
+    if records.rows and not trained:
         warnings.warn(
             f"There is no checkpoint in {display(checkpoint.directory)}: training begins with the first epoch.",
             stacklevel=3,
         )
     checkpoint.train_on(images)  # those of before, or nothing is drawn
     pictures.save(drawn, workdir / folder.VIEWS)
+    for line in notices.before_training(config, images, model, trained, intended):
+        print(line, flush=True)
     model.fit(
         images,
         epochs=config.epochs,

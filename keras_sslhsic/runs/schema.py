@@ -61,6 +61,8 @@ class Run:
         steps_per_execution: steps in one call of the device program; more keep a fast device busier.
         data: the images.
         encoder: the network that is trained: an r18_1x for images of the views' channels, where nothing else is said.
+        init: an encoder that the training starts from, with its network and weights in the place of `encoder`: a run folder,
+            a name of the zoo or a file. None: a new network.
         method: which networks follow the encoder, and how views are compared.
         model: arguments of the method.
         views: what is done to an image to make its views; the fields below, or the name of a preset.
@@ -81,6 +83,7 @@ class Run:
     steps_per_execution: int = 1
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     encoder: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    init: str | None = None
     method: str = "ssl_hsic"
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     views: str | Mapping[str, Any] | None = "byol"
@@ -90,7 +93,8 @@ class Run:
     evals: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        checks.integer("seed", self.seed, 0)
+        checks.integer("seed", self.seed, 0, most=2**31 - 1)
+        checks.number("target_ema", self.target_ema, most=1.0)
         for name in ("epochs", "batch_size", "steps_per_execution"):
             checks.integer(name, getattr(self, name), 1)
 
@@ -209,8 +213,8 @@ def loss_of(method: str) -> str | None:
     return next((name for name, loss in LOSSES.items() if loss is default), None)
 
 
-def sections(source: str, method: str, loss: str | None) -> dict[str, Fields]:
-    """The fields of every part of a config, "" for the config itself.
+def sections(source: str, method: str, loss: str | None, init: str | None = None) -> dict[str, Fields]:
+    """The fields of every part of a config, "" for the config itself; with `init` there is none of a new network.
 
     Raises:
         ValueError: for an unknown source, method or loss.
@@ -220,7 +224,7 @@ def sections(source: str, method: str, loss: str | None) -> dict[str, Fields]:
     return {
         "": fields_of(Run),
         "data": source_fields(source),
-        "encoder": fields_of(build_encoder),
+        **({} if init else {"encoder": fields_of(build_encoder)}),
         "model": method_fields(method),
         "views": views,
         **parts,
@@ -302,7 +306,7 @@ def describe(values: Mapping[str, Any] | None = None) -> Iterator[str]:
     """
     if values is not None:
         loss = (values.get("loss") or {}).get("name") or loss_of(values["method"])
-        parts = sections(values["data"]["source"], values["method"], loss)
+        parts = sections(values["data"]["source"], values["method"], loss, values["init"])
         for section, fields in parts.items():
             own: Any = values
             for name in filter(None, section.split(".")):

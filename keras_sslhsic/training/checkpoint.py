@@ -76,10 +76,7 @@ class Checkpoint(keras.callbacks.Callback):
         """
         values = state.arrays(state.variables(model))
         if name := state.not_finite(values):
-            files = self.files()
-            last = (
-                f"the last checkpoint is of epoch {_epoch(files[-1])}" if files else "there is no checkpoint"
-            )
+            last = f"the last checkpoint is of epoch {self.epoch}" if self.epoch else "there is no checkpoint"
             raise FloatingPointError(
                 f"{name} became NaN or infinite in epoch {epoch}, which is therefore not saved; {last}. Lower the learning "
                 "rate or warm up for longer."
@@ -107,6 +104,11 @@ class Checkpoint(keras.callbacks.Callback):
         return sorted(
             (p for p in self.directory.iterdir() if _PATTERN.fullmatch(p.name) and p.is_file()), key=_epoch
         )
+
+    @property
+    def epoch(self) -> int:
+        """The epochs that the newest file has finished; 0 if there is none."""
+        return max(map(_epoch, self.files()), default=0)
 
     def restore(self, model: keras.Model) -> int:
         """Puts the newest whole checkpoint into a compiled model.

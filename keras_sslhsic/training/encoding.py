@@ -64,7 +64,9 @@ class EncodingModel(keras.Model):
 
     def serving_encoder(self) -> keras.Model:
         """The evaluation encoder with the normalisation in it: from images, uint8 or float in [0, 255], to features."""
-        return with_preprocessing(self.evaluation_encoder, self.policy.mean, self.policy.std)
+        return with_preprocessing(
+            self.evaluation_encoder, self.policy.mean, self.policy.std, trained_at=self.policy.size
+        )
 
     def call(self, images: Any, training: bool = False) -> tf.Tensor:
         """Features of the evaluation encoder, float [B, F], for images in [0, 255], or a dict of them."""
@@ -119,13 +121,22 @@ class EncodingModel(keras.Model):
         """As `keras.Model.export`, of `serving_encoder`: what it computes of images is what calling the model does."""
         return self.serving_encoder().export(filepath, *args, **kwargs)
 
+    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """As in Keras, to .keras files alone."""
+        if str(filepath).endswith((".h5", ".hdf5")):  # before Keras opens the file
+            raise self._no_hdf5()
+        super().save(filepath, *args, **kwargs)
+
     def get_config(self) -> dict[str, Any]:
         """As in Keras, for .keras files alone."""
         if compat.is_saved_to_hdf5():
-            raise ValueError(
-                f"{type(self).__name__} is saved to NAME.keras, found an HDF5 file: choose that ending."
-            )
+            raise self._no_hdf5()
         return super().get_config()
+
+    def _no_hdf5(self) -> ValueError:
+        return ValueError(
+            f"{type(self).__name__} is saved to NAME.keras, found an HDF5 file: choose that ending."
+        )
 
 
 def unit_range(images: Any) -> tf.Tensor:

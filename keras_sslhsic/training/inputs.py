@@ -1,5 +1,6 @@
 """The checks of images that come before training, evaluation and features."""
 
+import dataclasses
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,6 +47,26 @@ def check(x: Any, num_replicas: int, wanted: Sides, policy: ViewPolicy, training
         _check_views((*size, image.shape[-1]), wanted, len(policy.mean))
         if training:
             _check_batch(image.shape[0], num_replicas)
+
+
+def of_size_given(x: Any, policy: ViewPolicy) -> ViewPolicy:
+    """The policy with the size of crops that are given ready-made, if they are squares: what the encoder is trained at."""
+    images = None if isinstance(x, tf.distribute.DistributedDataset) else unpack(x.element_spec)[0]
+    if not isinstance(images, tuple) or images[0].shape[1] != images[0].shape[2]:
+        return policy
+    return dataclasses.replace(policy, size=images[0].shape[1] or policy.size)
+
+
+def aliasing(images: tf.TensorSpec, policy: ViewPolicy) -> str | None:
+    """What to warn of where views are so much smaller than images that shrinking skips pixels; else None."""
+    height, width = images.shape[1:3]
+    # A bicubic kernel is four pixels wide.
+    if policy.crop.antialias or min(height, width) * policy.crop.area[1] ** 0.5 <= 2 * policy.size:
+        return None
+    return (
+        f"Images of {height} x {width} pixels are shrunk to views of {policy.size} without antialiasing, which skips pixels: "
+        f"read them at about {round(policy.size * 8 / 7)} pixels (image_size), or set crop.antialias=True in the views."
+    )
 
 
 def _check_batch(batch: int | None, num_replicas: int) -> None:

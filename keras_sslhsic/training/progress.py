@@ -1,18 +1,22 @@
 """A progress bar for the whole of a training, with the time left."""
 
+import time
 from typing import Any
 
 import keras
 from tqdm.auto import tqdm
 
 _SHOWN = ("loss", "feature_std", "online_accuracy")
+_MEASURED = 5  # seconds of steps after the first, which is traced, from which the time of an epoch is told
 
 
 class Progress(keras.callbacks.Callback):
-    """Shows one bar over all epochs and steps, the main metrics beside it."""
+    """Shows one bar over all epochs and steps, the main metrics beside it, and tells once how long an epoch takes."""
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self.bar: tqdm | None = None
+        self.first: tuple[float, int] | None = None  # time and step after the first execution
+        self.told = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         steps = self.params.get("steps")
@@ -29,11 +33,29 @@ class Progress(keras.callbacks.Callback):
         # One call stands for all the steps of an execution.
         self.bar.update(batch + 1 - self.done)
         self.done = batch + 1
+        self._tell(time.monotonic(), self.bar.n)
         if logs:
             names = (*_SHOWN, *self.model.objective.latest)
             shown = {name: f"{float(logs[name]):.3g}" for name in names if name in logs}
             self.bar.set_postfix(shown, refresh=False)
 
+    def _tell(self, now: float, step: int) -> None:
+        assert self.bar is not None
+        self.first = self.first or (now, step)
+        since, begun = self.first
+        if self.told or not self.bar.total or step == begun or now - since < _MEASURED:
+            return
+        self.told = True
+        seconds, steps = (now - since) / (step - begun), self.params["steps"]
+        left = f"{self.bar.total - step:,} steps that are left {_span(seconds * (self.bar.total - step))}"
+        self.bar.write(f"An epoch takes {_span(seconds * steps)}, the {left}.")
+
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self.bar is not None:
             self.bar.close()
+
+
+def _span(seconds: float) -> str:
+    """A time in words, to two digits: 40 s, 12 min, 3.5 h."""
+    unit, name = (3600, "h") if seconds >= 7200 else (60, "min") if seconds >= 120 else (1, "s")
+    return f"{float(f'{seconds / unit:.2g}'):g} {name}"

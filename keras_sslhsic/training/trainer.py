@@ -444,6 +444,7 @@ class Trainer(EncodingModel):
         if isinstance(given, compat.Batches):
             given = streams.of_one_size(given)
         inputs.check(given, count, self.encoder.input_shape[1:], self.policy)
+        self.policy = inputs.of_size_given(given, self.policy)
         inputs.look(given, labels=self.classifier is not None)
         checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         with contextlib.ExitStack() as stack:
@@ -494,6 +495,8 @@ class Trainer(EncodingModel):
         if not isinstance(data, tf.distribute.DistributedDataset):
             images, _ = unpack(data.element_spec)
             crops = images if isinstance(images, tuple) else (images,) * self.policy.num_views
+            if crops is not images and (message := inputs.aliasing(images, self.policy)):
+                warnings.warn(message, stacklevel=3)
             if message := self.objective.warning(crops[0].shape[0], len(crops), self.target):
                 warnings.warn(message, stacklevel=3)
 

@@ -36,6 +36,7 @@ class Extracted(NamedTuple):
         computed: how many of them this call computed; the others it found.
         gone: rows left out since their images are no longer there.
         broken: images that cannot be read, with the reason.
+        image_size: side of the squares that images were made; None where the encoder saw all of them.
     """
 
     out: Path
@@ -43,6 +44,7 @@ class Extracted(NamedTuple):
     computed: int
     gone: int
     broken: dict[str, str]
+    image_size: int | None
 
 
 def extract(
@@ -51,6 +53,7 @@ def extract(
     out: str | os.PathLike,
     batch_size: int = 64,
     memory_mb: int = 1024,
+    image_size: int | None = None,
 ) -> Extracted:
     """Computes the features of every image under a folder.
 
@@ -67,10 +70,13 @@ def extract(
         batch_size: images a step, at most.
         memory_mb: memory, in 2^20 bytes, of images and of what the network makes of them, as estimated: fewer images go
             into a step if they are large. An image that needs more goes through alone.
+        image_size: side of what the encoder sees of an image, its central square, shrunk as `data.from_folder` does it. None:
+            the size that the encoder was trained at. Where that is not known, or the encoder resizes images itself or reads
+            them at one size alone, it sees all of them.
 
     Raises:
         ValueError: for another kind of `out`, or one that another encoder or another program wrote, or of other
-            images; if no image can be read.
+            images, or images of another size; for a size that the encoder cannot be given; if no image can be read.
         InUseError: if another process writes `out`.
         FileNotFoundError: if `data` is missing or holds no images.
         OSError: if `out` cannot be written.
@@ -84,13 +90,15 @@ def extract(
     if out.suffix.lower() == ".parquet":
         rows.pyarrow_modules()
     files.check_writable(out)
-    encoder = encoder_of(model) if isinstance(model, keras.Model) else load_pretrained(model)
     root = Path(data)
-    stamps = {os.path.relpath(file, root): _stamp(file) for file in folder.list_images(root)}
+    listed = folder.list_images(root)
+    encoder = encoder_of(model) if isinstance(model, keras.Model) else load_pretrained(model)
+    image_size = encoder.spec.size_for(image_size)
+    stamps = {os.path.relpath(file, root): _stamp(file) for file in listed}
     if out.suffix.lower() == ".parquet":
         rows.check_names(stamps)
     with lock.held(out):
-        return _extract(_Extractor(encoder, root, batch_size, memory_mb), stamps, out)
+        return _extract(_Extractor(encoder, root, batch_size, memory_mb, image_size), stamps, out)
 
 
 def _extract(extractor: "_Extractor", stamps: dict[str, tuple[int, int]], out: Path) -> Extracted:
@@ -98,8 +106,8 @@ def _extract(extractor: "_Extractor", stamps: dict[str, tuple[int, int]], out: P
     for path in filter(files.is_leftover, _in_folder(parts)):  # of killed processes: this one holds the lock
         path.unlink()
     encoder_id = encoder_hash(extractor.encoder)
-    origin = rows.Origin(encoder_id, str(extractor.root.resolve()))
-    found, folders = rows.read([out, *_in_folder(parts)], encoder_id)
+    origin = rows.Origin(encoder_id, str(extractor.root.resolve()), str(extractor.image_size or ""))
+    found, folders = rows.read([out, *_in_folder(parts)], encoder_id, origin.image_size)
     done = {name: row for name, row in found.items() if stamps.get(name) == row.stamp}
     if found and not done and origin.folder not in folders:
         raise ValueError(
@@ -133,7 +141,8 @@ def _extract(extractor: "_Extractor", stamps: dict[str, tuple[int, int]], out: P
         listed.unlink(missing_ok=True)
     _remove(parts)
     now = sum(name not in broken for name in todo)
-    return Extracted(out, len(done) - len(broken), now, len(found.keys() - stamps.keys()), broken)
+    gone = len(found.keys() - stamps.keys())
+    return Extracted(out, len(done) - len(broken), now, gone, broken, extractor.image_size)
 
 
 def _in_folder(parts: Path) -> list[Path]:
@@ -160,8 +169,10 @@ def _stamp(file: str | os.PathLike) -> tuple[int, int]:
 class _Extractor:
     """Computes the features of files."""
 
-    def __init__(self, encoder: Encoder, root: Path, batch_size: int, memory_mb: int) -> None:
-        self.encoder, self.root, self.batch_size = encoder, root, batch_size
+    def __init__(
+        self, encoder: Encoder, root: Path, batch_size: int, memory_mb: int, image_size: int | None
+    ) -> None:
+        self.encoder, self.root, self.batch_size, self.image_size = encoder, root, batch_size, image_size
         self.fit, self.channels = resizer(encoder.spec), encoder.spec.channels
         # One half for the images that are decoded and wait, one for those that go through the network.
         self.memory = Budget(-(-memory_mb // 2))
@@ -216,9 +227,11 @@ class _Extractor:
 
         try:
             with files.open_regular(self.root / name, decode.MAX_BYTES) as stream:
-                image = decode.decode(stream, self.channels, hold=hold)
+                image = decode.decode(stream, self.channels, self.image_size, hold=hold)
         except (decode.DecodeError, OSError) as error:
             return broken_files.reason(error, str(self.root / name))
+        if self.image_size:
+            image = decode.square(image, self.image_size)
         fitted = self.fit(image).numpy()
         lease.hold(fitted.nbytes)
         return fitted

@@ -1,6 +1,7 @@
 """`load_pretrained`: one line from a name, a file or a folder to a network that reads pixels."""
 
 import contextlib
+import dataclasses
 import os
 import warnings
 from pathlib import Path
@@ -82,6 +83,8 @@ def load_pretrained(
             encoder = _load_found(entry, weights, _cache(cache_dir))
         if weights is not None or sources.WEIGHTS_VARIABLE in os.environ:
             entry = registry.unstated(entry)  # what is known of the published weights says nothing of these
+    if entry is not None and encoder.spec.trained_at is None:  # as in files of earlier versions
+        encoder.spec = dataclasses.replace(encoder.spec, trained_at=entry.trained_at)
     encoder.entry = entry
     encoder.measured = encoder_hash(encoder) if entry is not None and entry.metrics else None
     compat.set_trainable(encoder, trainable)
@@ -200,7 +203,9 @@ def _load_weights(path: Path, entry: registry.Entry | None) -> Encoder:
         return _with_entry_preprocessing(encoder, entry)
     try:
         spec = EncoderSpec.from_dict(note["spec"])
-        return with_preprocessing(encoder, spec.mean, spec.std, spec.resize, spec.antialias)
+        return with_preprocessing(
+            encoder, spec.mean, spec.std, spec.resize, spec.antialias, trained_at=spec.trained_at
+        )
     except ValueError as error:
         raise ValueError(f"{display(path)}: {error}") from None
 

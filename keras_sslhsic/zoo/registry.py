@@ -33,6 +33,7 @@ class Entry:
         width: multiplier of the base channels, or None for the one in the name.
         stem: ``"imagenet"`` or ``"small"``.
         input_size: side in pixels that images are resized to, or None to take them as they come.
+        trained_at: side of the images that it was trained on, or None if it is not known.
         channels: channels of the images.
         mean: mean of each channel, of pixels in [0, 1].
         std: standard deviation of each channel, of pixels in [0, 1].
@@ -57,6 +58,7 @@ class Entry:
     width: float | None = None
     stem: str = "imagenet"
     input_size: int | None = 224
+    trained_at: int | None = None
     channels: int = 3
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
@@ -133,6 +135,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "parameters": ("is a number of parameters", _count(2**40, least=0)),
     "width": ("is a positive number or null", _or_null(lambda value: _number(value) and 0 < value <= 1024)),
     "input_size": ("is a number of pixels or null", _or_null(_count(2**14))),
+    "trained_at": ("is a number of pixels or null", _or_null(_count(2**14))),
     "channels": ("is a number of channels", _count(2**14)),
     "metrics": ("maps names to numbers", lambda value: type(value) is dict and _numbers([*value.values()])),
     "url": ("is an address or null", _or_null(_text)),
@@ -240,8 +243,10 @@ def format_table() -> str:
     header = ("name", "method", "features", "parameters", "input", "weights", "reported", "licence")
     rows = []
     for entry in entries().values():
-        side = "any" if entry.input_size is None else f"{entry.input_size}x{entry.input_size}"
-        sizes = str(entry.feature_size), f"{entry.parameters:,}", f"{side}x{entry.channels}"
+        side = entry.input_size or entry.trained_at
+        takes_any = ", or any size" if side != entry.input_size else ""
+        shape = f"{f'{side}x{side}' if side else 'any'}x{entry.channels}{takes_any}"
+        sizes = str(entry.feature_size), f"{entry.parameters:,}", shape
         reported = ", ".join(f"{metric} {value:.1f}" for metric, value in entry.metrics.items()) or "-"
         rows.append((entry.name, entry.method, *sizes, entry.available, reported, entry.licence or "-"))
     return tabulate(rows, header, "simple", disable_numparse=True)

@@ -22,6 +22,7 @@ class Origin(NamedTuple):
 
     encoder: str  # its hash
     folder: str  # of the images
+    image_size: str = ""  # side of the squares that they were made; empty where the encoder saw all of them
 
 
 class Row(NamedTuple):
@@ -32,12 +33,12 @@ class Row(NamedTuple):
     reason: str = ""
 
 
-def read(paths: list[Path], encoder_id: str) -> tuple[dict[str, Row], set[str]]:
+def read(paths: list[Path], encoder_id: str, image_size: str = "") -> tuple[dict[str, Row], set[str]]:
     """Reads the rows of files, of which some may be missing, and the folders of their images.
 
     Raises:
-        ValueError: if another program wrote one of them, or this one with another encoder, or a version that cannot tell;
-            if one is damaged, or states more than it holds.
+        ValueError: if another program wrote one of them, or this one with another encoder or images of another size, or a
+            version that cannot tell; if one is damaged, or states more than it holds.
     """
     rows: dict[str, Row] = {}
     folders = set()
@@ -59,6 +60,15 @@ def read(paths: list[Path], encoder_id: str) -> tuple[dict[str, Row], set[str]]:
         if origin.encoder != encoder_id:
             raise ValueError(
                 f"{display(path)} was written with another encoder: remove it, or choose another output."
+            )
+        if origin.image_size != image_size:
+            sizes = (
+                f"{size} pixels" if size else "the size that they have"
+                for size in (origin.image_size, image_size)
+            )
+            raise ValueError(
+                "{} holds features of images of {}, and those to come are of {}: give the size of before, choose another "
+                "output, or remove it.".format(display(path), *sizes)
             )
         rows |= found
         folders.add(origin.folder)
@@ -126,7 +136,7 @@ def _read_npz(file: BinaryIO) -> tuple[dict[str, Row], Origin]:
     rows = {str(name): Row(tuple(stamp), row) for name, stamp, row in found}
     for (name, reason), stamp in zip(broken, broken_stamps.tolist(), strict=True):
         rows[str(name)] = Row(tuple(stamp), None, str(reason))
-    return rows, Origin(str(arrays["encoder"]), str(arrays["folder"]))
+    return rows, Origin(*(str(arrays[name]) for name in Origin._fields if name in arrays))
 
 
 def _check_columns(names: np.ndarray, features: np.ndarray, stamps: np.ndarray) -> None:
@@ -160,7 +170,7 @@ def _read_parquet(file: BinaryIO) -> tuple[dict[str, Row], Origin]:
     found = zip(table["file"].to_pylist(), stamps, features, strict=True)
     rows = {name: Row(stamp, row) for name, stamp, row in found}
     metadata = table.schema.metadata or {}
-    return rows, Origin(*(metadata[field.encode()].decode() for field in Origin._fields))
+    return rows, Origin(*(metadata[n.encode()].decode() for n in Origin._fields if n.encode() in metadata))
 
 
 def pyarrow_modules() -> tuple[Any, Any]:

@@ -132,6 +132,7 @@ def describe(encoder: Encoder, name: str, facts: Mapping[str, Any]) -> dict[str,
         "feature_size": spec.feature_size,
         "parameters": model_files.count_parameters(encoder),
         "input_size": spec.shape_seen[0],
+        "trained_at": spec.trained_at,
         "channels": spec.channels,
         "mean": spec.mean,
         "std": spec.std,
@@ -177,9 +178,10 @@ def format_card(entry: Entry) -> str:
 
     side = entry.input_size
     metrics = [f"- {display(key)}: {value:.2f} %" for key, value in entry.metrics.items()]
+    trained = f", trained at {entry.trained_at}x{entry.trained_at} pixels" if entry.trained_at else ""
     fields = {key: shown(value) for key, value in vars(entry).items()} | {
         "name": display(entry.name),
-        "input": "any size" if side is None else f"{side}x{side} pixels (others are resized)",
+        "input": f"any size{trained}" if side is None else f"{side}x{side} pixels (others are resized)",
         "metrics": "\n".join(metrics) or "Nothing yet.",
     }
     return _CARD.format(**fields)

@@ -335,6 +335,10 @@ def test_files_and_exports(photos, tmp_path):
         model.save(tmp_path / "model.h5")
     with pytest.raises(ValueError, match=r"SSLHSIC is saved to NAME\.keras, found an HDF5 file"):
         keras.saving.save_model(model, tmp_path / "model.h5")
+    (tmp_path / "model.h5").unlink()  # Keras opens it; what `save` refuses is not begun
+    with pytest.raises(ValueError, match="choose that ending"):
+        model.save(str(tmp_path / "other.hdf5"))
+    assert not list(tmp_path.iterdir())
     features = model.predict(photos[0], verbose=0)
     model.export(tmp_path / "exported", verbose=False)
     exported = tf.saved_model.load(str(tmp_path / "exported"))

@@ -1,15 +1,16 @@
 """What `fit` trains on: handles, arrays and data sets, from any epoch on, shared by workers."""
 
 from itertools import chain
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
 
-from keras_sslhsic import LARS, callbacks, compat
+from keras_sslhsic import LARS, callbacks, compat, views
 from keras_sslhsic.data import from_arrays, from_folder
-from keras_sslhsic.training import streams
+from keras_sslhsic.training import inputs, progress, streams
 
 X = np.arange(24, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
 
@@ -93,3 +94,37 @@ def test_images_of_unknown_size_are_named(tiny_model, tmp_path):
     model.compile()
     with pytest.raises(ValueError, match=r"size that is known.*\(2, None, None, 3\).*image_size"):
         model.fit(from_folder(tmp_path, batch_size=2, image_size=None), verbose=0)
+
+
+def test_views_far_smaller_than_the_images_are_warned_of():
+    for side, size, warned in ((256, 224, False), (110, 96, False), (256, 128, False), (256, 127, True)):
+        message = inputs.aliasing(tf.TensorSpec((8, side, side + 9, 3)), views.byol(size))
+        assert bool(message) is warned
+    assert message.startswith("Images of 256 x 265 pixels are shrunk to views of 127 without antialiasing")
+    assert "read them at about 145 pixels" in message
+    smooth = views.ViewPolicy(size=32, crop=views.Crop(antialias=True))
+    assert inputs.aliasing(tf.TensorSpec((8, 256, 256, 3)), smooth) is None
+
+
+def test_crops_that_are_given_say_the_size_that_is_trained_at():
+    policy = views.byol(224)
+    batch = {f"view{i}": np.zeros((4, 20, 20, 3), np.uint8) for i in (1, 2)}
+    crops = tf.data.Dataset.from_tensors(batch)
+    assert inputs.of_size_given(crops, policy).size == 20
+    assert inputs.of_size_given(from_arrays(X, batch_size=4), policy) is policy
+
+
+def test_the_time_of_an_epoch_is_told_once_without_the_first_step(monkeypatch):
+    now, said = [0.0], []
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    bar = progress.Progress()
+    bar.set_params({"epochs": 2, "steps": 100})
+    bar.set_model(SimpleNamespace(objective=SimpleNamespace(latest=())))
+    bar.on_train_begin()
+    bar.on_epoch_begin(0)
+    monkeypatch.setattr(bar.bar, "write", said.append)
+    for step in range(10):
+        now[0] = 60 + 2.0 * step  # a minute of tracing
+        bar.on_train_batch_end(step)
+    bar.on_train_end()
+    assert said == ["An epoch takes 3.3 min, the 196 steps that are left 6.5 min."]
