@@ -141,15 +141,26 @@ def _read(piece: _Piece) -> np.ndarray:
     return np.array(found, object)
 
 
+def library() -> Any:
+    """The module tensorflow_datasets; raises ImportError, which says how to install it."""
+    try:
+        import tensorflow_datasets  # here, since it takes seconds
+    except ImportError as error:
+        raise ImportError(
+            "Data sets of TensorFlow Datasets are read by that library: pip install 'keras_sslhsic[tfds]'."
+        ) from error
+    return tensorflow_datasets
+
+
 def prepared_builder(name: str, data_dir: str | Path | None = None) -> Any:
     """The TFDS builder of a data set that has been prepared as TFRecords.
 
     Raises:
         FileNotFoundError: there is none of that name, or it has not; the message says how to prepare it.
         ValueError: it was prepared in another file format.
+        ImportError: tensorflow-datasets is not installed.
     """
-    import tensorflow_datasets as tfds  # here, since it takes seconds
-
+    tfds = library()
     try:
         builder = tfds.builder(name, data_dir=data_dir, try_gcs=False)
     except ValueError as error:  # its message lists a thousand names, or the grammar of names
@@ -160,10 +171,11 @@ def prepared_builder(name: str, data_dir: str | Path | None = None) -> Any:
             f"{name} is no folder, and TensorFlow Datasets has no data set of that name{where}."
         ) from None
     if not builder.is_prepared():
-        option = "" if data_dir is None else f" --data_dir={data_dir}"
+        where = "" if data_dir is None else f", data_dir={str(data_dir)!r}"
         message = (
-            f"{name} is not prepared in {builder.data_dir}. Prepare it once, where there is network access, "
-            f"with `tfds build {name}{option}`, or pass the data_dir that holds it (a local folder or gs://...)."
+            f"{name} is not prepared in {builder.data_dir}. Prepare it once, where there is network access, in "
+            f"Python: `tensorflow_datasets.builder({name!r}{where}).download_and_prepare()`; or pass the data_dir that holds "
+            "it (a local folder or gs://...)."
         )
         if builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
             message += f" First download by hand: {builder.MANUAL_DOWNLOAD_INSTRUCTIONS.strip()}"

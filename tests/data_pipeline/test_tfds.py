@@ -195,7 +195,10 @@ def test_decoded_images_can_be_cached(load, monkeypatch):
 
 
 def test_what_is_not_prepared_says_how_to_prepare_it(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"grays is not prepared in .*tfds build grays --data_dir="):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"grays is not prepared in .*builder\('grays', data_dir=.*download_and_prepare",
+    ):
         from_tfds("grays", batch_size=8, data_dir=tmp_path)
     with pytest.raises(FileNotFoundError, match=r"(?s)imagenet2012 is not prepared.*by hand.*ILSVRC2012"):
         from_tfds("imagenet2012", "TRAIN", batch_size=8, data_dir=tmp_path)
