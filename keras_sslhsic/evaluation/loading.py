@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from etils import epath
 
 from keras_sslhsic import checks
 from keras_sslhsic.data import bundled, decode
@@ -217,6 +216,8 @@ def of_tfds(
     else:
         labels = np.array([own[0] for own in classes], np.int64)
 
+    from etils import epath  # comes with TensorFlow Datasets
+
     def read(number: int) -> np.ndarray:
         file, start, length = places[number]
         with epath.Path(file).open("rb") as stream:
@@ -236,6 +237,8 @@ def _scan(instruction: Any, label_key: str) -> list[tuple[tuple[str, int, int], 
 
     A record is its length (8 bytes), a checksum (4), its bytes, a checksum (4).
     """
+    from etils import epath
+
     rows, file = [], str(instruction.filename)
     size = epath.Path(file).stat().length
     with epath.Path(file).open("rb") as stream:
