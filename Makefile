@@ -15,7 +15,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := $(shell find keras_sslhsic -type f -not -name '*.pyc') keras_sslhsic_command.py setup.py pyproject.toml README.md LICENSE
+SOURCES := $(shell find keras_sslhsic -type f -not -name '*.pyc') keras_sslhsic_command.py setup.py pyproject.toml README.md CITATION.cff LICENSE
 RUN ?= runs/fashion_small
 # An interrupted run goes on; a new one begins in an empty folder.
 RESUME = $(if $(wildcard $(RUN)/config.json),--resume)
@@ -123,7 +123,7 @@ test-colab: .venv/installed .venv-colab/installed
 	@touch $@
 
 lock:
-	uv pip compile --universal --python-version 3.10 --extra dev --extra onnx --no-header --no-annotate --no-emit-index-url \
+	uv pip compile --universal --python-version 3.10 --extra dev --extra hub --extra onnx --no-header --no-annotate --no-emit-index-url \
 	  --no-emit-find-links setup.py -o requirements.lock
 
 clean:

@@ -141,15 +141,26 @@ def _read(piece: _Piece) -> np.ndarray:
     return np.array(found, object)
 
 
+def library() -> Any:
+    """The module tensorflow_datasets; raises ImportError, which says how to install it."""
+    try:
+        import tensorflow_datasets  # here, since it takes seconds
+    except ImportError as error:
+        raise ImportError(
+            "Data sets of TensorFlow Datasets are read by that library: pip install 'keras_sslhsic[tfds]'."
+        ) from error
+    return tensorflow_datasets
+
+
 def prepared_builder(name: str, data_dir: str | Path | None = None) -> Any:
     """The TFDS builder of a data set that has been prepared as TFRecords.
 
     Raises:
         FileNotFoundError: there is none of that name, or it has not; the message says how to prepare it.
         ValueError: it was prepared in another file format.
+        ImportError: tensorflow-datasets is not installed.
     """
-    import tensorflow_datasets as tfds  # here, since it takes seconds
-
+    tfds = library()
     try:
         builder = tfds.builder(name, data_dir=data_dir, try_gcs=False)
     except ValueError as error:  # its message lists a thousand names, or the grammar of names

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from etils import epath
 
 from keras_sslhsic import checks
 from keras_sslhsic.data import bundled, decode
@@ -251,6 +250,8 @@ def scan(builder: Any, split: str, label_key: str | None = None) -> tuple[Any, .
 
 def record(place: tuple[str, int, int]) -> bytes:
     """The bytes of a record."""
+    from etils import epath  # comes with TensorFlow Datasets
+
     file, start, length = place
     with epath.Path(file).open("rb") as stream:
         stream.seek(start)
@@ -262,6 +263,8 @@ def _scan(instruction: Any, label_key: str | None) -> list[tuple[tuple[str, int,
 
     A record is its length (8 bytes), a checksum (4), its bytes, a checksum (4).
     """
+    from etils import epath
+
     rows, file = [], str(instruction.filename)
     size = epath.Path(file).stat().length
     with epath.Path(file).open("rb") as stream:

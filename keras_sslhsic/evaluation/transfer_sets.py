@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_sslhsic.data import tfds
 from keras_sslhsic.data.subsets import hold_out
 from keras_sslhsic.evaluation.extraction import AnyEncoder
 from keras_sslhsic.evaluation.fine_tuning import (
@@ -167,9 +168,7 @@ def load(
                 )
         return TransferSplits(name, {split: of_folder(f, **crops) for split, f in folders.items()})
 
-    import tensorflow_datasets as tfds  # Takes seconds to import, and only this function needs it.
-
-    tfds.builder(dataset.tfds, data_dir=data_dir).download_and_prepare()
+    tfds.library().builder(dataset.tfds, data_dir=data_dir).download_and_prepare()
     where: dict[str, Any] = {"data_dir": data_dir, "label_key": dataset.label, **crops}
     return TransferSplits(
         name, {split: of_tfds(dataset.tfds, part, **where) for split, part in names.items()}

@@ -23,7 +23,7 @@ from keras_sslhsic.encoders.resnet import architecture as named_architecture
 from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.encoders.unlabelled import BareNetworkError
 from keras_sslhsic.files import display
-from keras_sslhsic.zoo import convert, model_files, registry, sources
+from keras_sslhsic.zoo import convert, hub, model_files, registry, sources
 
 
 def load_pretrained(
@@ -37,12 +37,13 @@ def load_pretrained(
 
     Args:
         name: a name of `list_pretrained`; or a folder of `save_pretrained`, a run folder, a ``.keras`` file,
-            or a ``.weights.h5`` file of the converter.
+            or a ``.weights.h5`` file of the converter; or such a folder on the Hugging Face Hub, ``hf://OWNER/NAME``,
+            perhaps with ``@REVISION``.
         weights: for a name of the zoo: a file (``.weights.h5``, ``.keras``, an official ``.npy`` or ``.pkl``), a
             folder, an https address (``#sha256=...`` at its end is checked), or ``"random"`` for the untrained network.
             By default they come from the folder or base address in the environment variable ``KERAS_SSLHSIC_WEIGHTS``,
             from the files bundled with the package, from the cache, or from where they were published, in this order.
-        cache_dir: folder of downloaded weights; ``~/.cache/keras_sslhsic`` by default.
+        cache_dir: folder of downloaded weights; ``~/.cache/keras_sslhsic`` by default, for a hub its own cache.
         trainable: whether the weights may be trained. A frozen network always uses its moving statistics.
         freeze_batch_norm: in a trainable network, keep every BatchNormalization layer (statistics, scale and
             offset) as it is.
@@ -65,7 +66,7 @@ def load_pretrained(
         raise ValueError(
             f"Expected a name of the zoo or a path, found {name!r}: the names are {', '.join(registry.entries())}."
         )
-    path = Path(name)
+    path = hub.fetch(str(name), cache_dir) if hub.is_address(name) else Path(name)
     if str(name) not in registry.entries() and path.exists():
         if weights is not None:
             raise ValueError(f"{display(path)} holds its own weights: leave out weights={str(weights)!r}.")

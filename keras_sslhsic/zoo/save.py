@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,21 @@ features = encoder(images)  # [B, H, W, {channels}] uint8 or float in [0, 255] -
 SHA-256 of {file} ({size:,} bytes): `{sha256}`
 """
 
+# Of which hubs know the name.
+_LICENCES = (
+    *(
+        "apache-2.0",
+        "mit",
+        "bsd-2-clause",
+        "bsd-3-clause",
+        "cc0-1.0",
+        "cc-by-4.0",
+        "cc-by-sa-4.0",
+        "cc-by-nc-4.0",
+    ),
+    *("cc-by-nc-sa-4.0", "gpl-3.0", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "openrail", "unlicense"),
+)
+
 # What cannot be read off a model.
 FACTS = ("architecture", "width", "method", "training_data", "recipe", "metrics", "metrics_source", "licence")
 
@@ -62,8 +78,9 @@ def save_pretrained(
     """Saves an encoder in a folder that `load_pretrained` reads.
 
     The folder gets ``encoder.keras`` (structure and weights), ``pretrained.json`` (its registry entry) and
-    ``README.md`` (its model card). An encoder of `load_pretrained` brings its facts with it, those that are not stated
-    anew; the metrics only with the weights that they were measured with.
+    ``README.md`` (its model card, with the front matter that hubs read: the folder can be uploaded to one as it is). An
+    encoder of `load_pretrained` brings its facts with it, those that are not stated anew; the metrics only with the
+    weights that they were measured with.
 
     Args:
         model: what `encoders.encoder_of` takes: an encoder, or a model that trains one.
@@ -116,7 +133,9 @@ def _check_replaceable(directory: Path) -> None:
             raise FileExistsError(
                 f"{display(directory)} holds a {file.name} of something else: choose another folder."
             )
-        if file == card and files.read_regular(card, 2**20) != format_card(previous).encode():
+        # Cards of version 0.1.0 have no front matter.
+        own = (format_card(previous).encode(), _body(previous).encode())
+        if file == card and files.read_regular(card, 2**20) not in own:
             raise FileExistsError(
                 f"{display(card)} was edited since it was written: move it away to have it written anew."
             )
@@ -170,8 +189,21 @@ def _as_json(value: Any) -> Any:
 
 
 def format_card(entry: Entry) -> str:
-    """Formats the model card of an entry, in Markdown."""
+    """Formats the model card of an entry, in Markdown, with the front matter that hubs of models read."""
+    words = re.match(r"[\w.+-]+(?: [\w.+-]+){0,2}(?= \(|$)", entry.licence)
+    licence = re.sub(" ", "-", words[0].lower()) if words else "other"
+    fields: dict[str, Any] = {
+        "library_name": "keras_sslhsic",
+        "pipeline_tag": "image-feature-extraction",
+        "tags": ["self-supervised-learning", "keras", "tensorflow"],
+        "license": licence if licence in _LICENCES else "other" if entry.licence else None,
+    }
+    # A value in JSON is one in YAML.
+    lines = [f"{key}: {json.dumps(value)}" for key, value in fields.items() if value is not None]
+    return "\n".join(["---", *lines, "---", "", _body(entry)])
 
+
+def _body(entry: Entry) -> str:
     def shown(value: Any) -> Any:
         lines = map(display, value.split("\n")) if isinstance(value, str) else ()
         return "\n".join(lines) or value or "not stated"
