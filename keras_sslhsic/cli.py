@@ -46,6 +46,9 @@ def main(arguments: Sequence[str] | None = None, prepare: Callable[[], None] = l
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     try:
+        if options.command == "evaluate" and not options.protocol and {"-h", "--help"} & {*rest}:
+            options.print_help()
+            return 0
         if options.command != "evaluate":
             options.overrides = [_override(parser, argument, options) for argument in rest]
         _check(options)
@@ -253,7 +256,13 @@ def _parser(settings: bool = False) -> argparse.ArgumentParser:
 
 def _evaluate_arguments(parser: argparse.ArgumentParser, settings: bool) -> None:
     """What `evaluate` takes: of its own, and a flag for every setting of every protocol and of the images it needs."""
-    protocol = parser.add_argument("protocol", nargs="?", metavar="PROTOCOL")
+    protocol = parser.add_argument(
+        "protocol",
+        nargs="?",
+        metavar="PROTOCOL",
+        help="knn, linear, finetune or another; `keras-sslhsic evaluate knn --help` names all of them and what can be set",
+    )
+    parser.set_defaults(print_help=parser.print_help)
     parser.add_argument(
         "--run", dest="run_folder", help="a run folder: its encoder, compared with the one it started from"
     )
@@ -261,8 +270,8 @@ def _evaluate_arguments(parser: argparse.ArgumentParser, settings: bool) -> None
     parser.add_argument(
         "--data",
         help="`bundled`; a folder with the sub-folders train and test (where networks are trained, perhaps validation), a "
-        "folder a class in each; or a data set of TensorFlow Datasets (transfer: one of the twelve sets); default: bundled, "
-        "where the run did not use other images",
+        "folder a class in each, or with a folder a class, which is split; or a data set of TensorFlow Datasets (transfer: one "
+        "of the twelve sets); default: the images of the run, or bundled",
     )
     parser.add_argument(
         "--config",
@@ -276,9 +285,9 @@ def _evaluate_arguments(parser: argparse.ArgumentParser, settings: bool) -> None
         return
     from keras_sslhsic.evaluation import PROTOCOLS
 
+    protocols = ", ".join(PROTOCOLS)
     protocol.help = (
-        f"one of {', '.join(PROTOCOLS)}; `all`: a table of the bundled images; none, with --run: "
-        + ("what the run's config names")
+        f"one of {protocols}; `all`: a table of the bundled images; none, with --run: what its config names"
     )
     flags = parser.add_argument_group("settings of protocols, and of their images")
     for name, uses in _settings().items():

@@ -33,13 +33,8 @@ SMALL = [
 
 
 def test_help_says_what_every_command_does(capsys):
-    for arguments in (
-        [],
-        *(
-            [command]
-            for command in ("pretrain", "evaluate", "config", "report", "extract", "export", "convert")
-        ),
-    ):
+    commands = ("pretrain", "evaluate knn", "config", "report", "extract", "export", "convert")
+    for arguments in ([], *map(str.split, commands)):
         with pytest.raises(SystemExit) as stopped:
             cli.main([*arguments, "--help"])
         assert stopped.value.code == 0
@@ -158,6 +153,7 @@ def test_help_typos_and_missing_files_are_told_without_tensorflow(tmp_path):
     told = {
         ("--help",): "0 False",
         ("pretrain", "--help"): "0 False",
+        ("evaluate", "--help"): "0 False",
         ("pretain",): "2 False keras-sslhsic: error: argument COMMAND: invalid choice",
         ("models", "--fast"): "2 False keras-sslhsic: error: unrecognized argument: --fast",
         (

@@ -7,7 +7,7 @@ import keras
 from tqdm.auto import tqdm
 
 _SHOWN = ("loss", "feature_std", "online_accuracy")
-_MEASURED = 5  # seconds of steps after the first, which is traced, from which the time of an epoch is told
+_MEASURED = 5  # seconds, and executions, from which the time of an epoch is told; the first two, which are slow, not counted
 
 
 class Progress(keras.callbacks.Callback):
@@ -15,7 +15,7 @@ class Progress(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self.bar: tqdm | None = None
-        self.first: tuple[float, int] | None = None  # time and step after the first execution
+        self.executions: list[tuple[float, int]] = []  # time and step of their ends, until the time is told
         self.told = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -41,9 +41,11 @@ class Progress(keras.callbacks.Callback):
 
     def _tell(self, now: float, step: int) -> None:
         assert self.bar is not None
-        self.first = self.first or (now, step)
-        since, begun = self.first
-        if self.told or not self.bar.total or step == begun or now - since < _MEASURED:
+        if self.told or not self.bar.total:
+            return
+        self.executions.append((now, step))
+        since, begun = self.executions[1] if len(self.executions) > _MEASURED else (now, step)
+        if now - since < _MEASURED:
             return
         self.told = True
         seconds, steps = (now - since) / (step - begun), self.params["steps"]

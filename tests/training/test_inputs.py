@@ -127,4 +127,4 @@ def test_the_time_of_an_epoch_is_told_once_without_the_first_step(monkeypatch):
         now[0] = 60 + 2.0 * step  # a minute of tracing
         bar.on_train_batch_end(step)
     bar.on_train_end()
-    assert said == ["An epoch takes 3.3 min, the 196 steps that are left 6.5 min."]
+    assert said == ["An epoch takes 3.3 min, the 194 steps that are left 6.5 min."]
