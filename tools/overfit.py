@@ -42,10 +42,12 @@ def main() -> None:
     classes = np.where(voc["class_label"] < 0, VOID, voc["class_label"]).astype(np.uint8)
     known = np.unique(classes[classes != VOID])  # numbered anew, without gaps
     numbered = np.where(classes == VOID, VOID, np.searchsorted(known, classes)).astype(np.uint8)
-    write(options.out / "voc", "masks", voc["rgb"], numbered)
+    # A part in full resolution: what is thin in the whole is less than a pixel wide where that is small.
+    part = slice(200, 200 + options.side), slice(150, 150 + options.side * 4 // 3)
+    write(options.out / "voc", "masks", voc["rgb"][part], numbered[part])
     write(options.out / "camera", "depth", camera["rgb"], camera["depth"].astype(np.float32))
     # Of stride 4, dilated 2: what is thin is a pixel or two wide.
-    shape = Architecture((2, 2, 2), (32, 64, 128), bottleneck=False, stem_channels=32)
+    shape = Architecture((2, 2, 2), (16, 32, 64), bottleneck=False, stem_channels=16)
     network = resnet(shape, (None, None, 3), "small", "overfit")
     encoder = with_preprocessing(network, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     for name, folder, rate, width in (("segmentation", "voc", 0.05, 0.25), ("depth", "camera", 0.02, 0.125)):

@@ -258,7 +258,7 @@ def evaluate(
         Result: means over the seeds, with intervals over the drawing of the test images.
 
     Raises:
-        ValueError: for images without maps, or if the training diverges.
+        ValueError: for images without maps, test maps of which nothing is known, or if the training diverges.
     """
     checks.integer("seeds", seeds, 1)
     encoder = encoder_of(encoder)
@@ -284,6 +284,10 @@ def evaluate(
     statistics = np.stack([one["statistics"] for one in ran])
     if not np.isfinite(statistics).all():
         raise ValueError(f"The network diverged: lower the learning rate ({best.learning_rate:g}).")
+    num_test = statistics.shape[1]
+    statistics = statistics[:, statistics.any(axis=(0, 2))]  # the others have nothing to measure on
+    if not statistics.size:
+        raise ValueError("No pixel of the test maps is known: give maps with classes, or with depth.")
     warn_of_batch(best.batch_size, min(best.batch_size, len(train_images)))
     if work_dir is not None:
         _picture(task, test, ran[0]["shown"], Path(work_dir) / f"{task.name}.png")
@@ -306,7 +310,7 @@ def evaluate(
         metric=task.metric,
         **found.pop(task.metric),
         others=found,
-        num_test=statistics.shape[1],
+        num_test=num_test,
         num_train=len(train_images),
         seed=seed,
         recipe={

@@ -280,6 +280,18 @@ def test_defaults_are_the_papers():
     assert (half.learning_rate, half.head_width) == (0.025, 0.5)
 
 
+def test_a_training_that_diverged_and_maps_of_nothing(encoder, monkeypatch):
+    split, found = halves(2), {"shown": np.zeros((1, 32, 32))}
+    for statistics, message in (
+        (np.full((2, 9), np.nan), "The network diverged: lower the learning rate"),
+        (np.zeros((2, 9)), "No pixel of the test maps is known"),
+    ):
+        made = {**found, "statistics": statistics}
+        monkeypatch.setattr(dense, "_trained", lambda *arguments, made=made, **options: made)
+        with pytest.raises(ValueError, match=message):
+            PROTOCOLS["segmentation"].run(encoder, {"train": split, "test": split}, **QUICK)
+
+
 def test_what_cannot_be_measured(encoder):
     split = halves(2)
     with pytest.raises(ValueError, match="segmentation needs images with a map each, found train of a tuple"):
