@@ -160,7 +160,9 @@ def build(
         )
     stages = encoder.spec.stages
     last = max(stages, key=lambda name: stages[name].stride, default="")
-    stride = stages[last].stride // (2 if task.dilated else 1) if stages else 1
+    stride = stages[last].stride if stages else 1
+    if task.dilated and stride // 2 in {stage.stride for stage in stages.values()}:
+        stride //= 2
     maps = encoder.dense_maps(stride)
     compat.set_trainable(maps, True)
     pixels = keras.Input(images.shape, name="image")
@@ -181,7 +183,7 @@ def train(
 ) -> DenseNetwork:
     """Trains a copy of an encoder, and a new head on it.
 
-    Under a tf.distribute strategy (call this in its scope) each batch is split over the replicas.
+    Under a tf.distribute strategy (build or load the encoder in its scope) each batch is split over the replicas.
 
     Args:
         task: what is predicted.
@@ -189,19 +191,21 @@ def train(
         images: to train on. If there are fewer than a batch, batches have all of them, and the learning rate follows.
         recipe: how.
         seed: of the head's weights, the order and the transforms.
-        state: file that keeps the training every `KEPT_EVERY` steps, from which it goes on; removed at the end.
+        state: file that keeps the training every `KEPT_EVERY` steps, from which it goes on.
         verbose: whether to show a progress bar.
 
     Returns:
         The network, from images of the crop's size to predictions of that size.
     """
-    network = build(task, encoder_of(encoder), images, recipe.head_width, seed)
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    encoder = encoder_of(encoder)
+    replicas = encoder.distribute_strategy.num_replicas_in_sync
     batch_size = min(recipe.batch_size, len(images)) // replicas * replicas
     rate = recipe.learning_rate * batch_size / recipe.batch_size
     steps = [max(1, round(share * recipe.steps)) for share in (0.7, 0.9)]
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay(steps, [rate, rate / 10, rate / 100])
-    network.prepare(task.loss, recipe.weight_decay, schedule)
+    with encoder.distribute_strategy.scope():
+        network = build(task, encoder, images, recipe.head_width, seed)
+        network.prepare(task.loss, recipe.weight_decay, schedule)
     variables = [*network.variables, *network.optimizer.variables]
     done = _restore(state, variables)
     batches = images.training_batches(batch_size, seed, task.scales, done)
@@ -254,7 +258,7 @@ def evaluate(
         Result: means over the seeds, with intervals over the drawing of the test images.
 
     Raises:
-        ValueError: for images without maps, or if the training diverges.
+        ValueError: for images without maps, test maps of which nothing is known, or if the training diverges.
     """
     checks.integer("seeds", seeds, 1)
     encoder = encoder_of(encoder)
@@ -280,6 +284,10 @@ def evaluate(
     statistics = np.stack([one["statistics"] for one in ran])
     if not np.isfinite(statistics).all():
         raise ValueError(f"The network diverged: lower the learning rate ({best.learning_rate:g}).")
+    num_test = statistics.shape[1]
+    statistics = statistics[:, statistics.any(axis=(0, 2))]  # the others have nothing to measure on
+    if not statistics.size:
+        raise ValueError("No pixel of the test maps is known: give maps with classes, or with depth.")
     warn_of_batch(best.batch_size, min(best.batch_size, len(train_images)))
     if work_dir is not None:
         _picture(task, test, ran[0]["shown"], Path(work_dir) / f"{task.name}.png")
@@ -302,7 +310,7 @@ def evaluate(
         metric=task.metric,
         **found.pop(task.metric),
         others=found,
-        num_test=statistics.shape[1],
+        num_test=num_test,
         num_train=len(train_images),
         seed=seed,
         recipe={

@@ -219,6 +219,31 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_were_not(encoder, tmp_path
 
 
 @pytest.mark.slow
+def test_two_replicas_train_as_one(tmp_path, monkeypatch):
+    """Without scales and colours: each image has as many known pixels, so the mean of the replicas is that of the batch."""
+    monkeypatch.setattr(dense, "KEPT_EVERY", 1)
+    task = dataclasses.replace(segmentation.TASK, scales=None)
+    recipe = dense.DenseRecipe(learning_rate=0.01, weight_decay=1e-3, steps=2, batch_size=4, head_width=0.02)
+    strategy = tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    trained = []
+    for scope in (tf.distribute.get_strategy().scope(), strategy.scope()):
+        keras.utils.set_random_seed(0)
+        with scope:
+            smallest = Architecture((1,), (4,), bottleneck=False, stem_channels=4)
+            encoder = with_preprocessing(resnet(smallest, (None, None, 3), "small", "one"), 0.4, 0.2)
+        state = tmp_path / f"{len(trained)}.npz"
+        trained.append(dense.train(task, encoder, halves(4), recipe, state=state))
+        # What it keeps can be taken up.
+        again = dense.train(task, encoder, halves(4), recipe, state=state)
+        for one, other in zip(trained[-1].get_weights(), again.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
+    for one, other in zip(*(network.get_weights() for network in trained), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_weight_decay_is_an_l2_penalty(encoder):
     images = halves(2, of_depth=True)
     recipe = dense.DenseRecipe(learning_rate=0.01, weight_decay=0.5, steps=1, batch_size=2, head_width=0.02)
@@ -253,6 +278,18 @@ def test_defaults_are_the_papers():
     assert (found.learning_rate, found.steps, found.batch_size, found.weight_decay) == (0.05, 7500, 256, 1e-3)
     [half] = PROTOCOLS["depth"].arguments_of({"batch_size": 128, "head_width": 0.5})["recipe"]
     assert (half.learning_rate, half.head_width) == (0.025, 0.5)
+
+
+def test_a_training_that_diverged_and_maps_of_nothing(encoder, monkeypatch):
+    split, found = halves(2), {"shown": np.zeros((1, 32, 32))}
+    for statistics, message in (
+        (np.full((2, 9), np.nan), "The network diverged: lower the learning rate"),
+        (np.zeros((2, 9)), "No pixel of the test maps is known"),
+    ):
+        made = {**found, "statistics": statistics}
+        monkeypatch.setattr(dense, "_trained", lambda *arguments, made=made, **options: made)
+        with pytest.raises(ValueError, match=message):
+            PROTOCOLS["segmentation"].run(encoder, {"train": split, "test": split}, **QUICK)
 
 
 def test_what_cannot_be_measured(encoder):
