@@ -86,9 +86,7 @@ def read_json(path: str | os.PathLike, limit: int = 2**24) -> dict[str, Any]:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{display(path)} is not readable JSON: {error}. Restore it, or remove it."
-        ) from error
+        raise ValueError(f"{display(path)} is not readable JSON: {error}. Restore or remove it.") from error
     if not isinstance(value, dict):
         raise ValueError(f"{display(path)} holds a {type(value).__name__}: expected a mapping in JSON.")
     return value
@@ -103,13 +101,8 @@ def display(name: object) -> str:
 
 
 def _kind(mode: int) -> str:
-    kinds = {
-        stat.S_IFDIR: "a folder",
-        stat.S_IFIFO: "a named pipe",
-        stat.S_IFSOCK: "a socket",
-        stat.S_IFCHR: "a device",
-        stat.S_IFBLK: "a device",
-    }
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+    kinds |= dict.fromkeys((stat.S_IFCHR, stat.S_IFBLK), "a device")
     return kinds.get(stat.S_IFMT(mode), "no file")
 
 
@@ -134,27 +127,16 @@ def written_whole(
     target = _destination(target)
     with named(target):
         if target.exists() and not target.is_file():
-            raise OSError(
-                f"{display(target)} is {_kind(target.stat().st_mode)}: give the name of a file to write."
-            )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if sweep:
-            remove_leftovers(target)
-        temporary = _temporary(target, "partial" + suffix)
-        os.close(
-            os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-        )  # with the mode of the umask
-        _in_use.add(temporary)
-        try:
-            yield temporary
-            if flush:
-                _flush(temporary)
-            os.replace(temporary, target)
-            if flush:
-                _flush(target.parent)
-        finally:
-            _in_use.discard(temporary)
-            temporary.unlink(missing_ok=True)
+            raise OSError(f"{display(target)} is {_kind(target.stat().st_mode)}: give the name of a file.")
+    with _beside(target, "partial" + suffix, sweep) as temporary:
+        # With the mode of the umask.
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        yield temporary
+        if flush:
+            _flush(temporary)
+        os.replace(temporary, target)
+        if flush:
+            _flush(target.parent)
 
 
 def write_bytes(target: str | os.PathLike, content: bytes) -> None:
@@ -181,9 +163,7 @@ def replaced_folder(target: str | os.PathLike, keep: bool = False) -> Iterator[P
     cannot exchange two names, it is two: a kill between them leaves the earlier folder under another name, which the next
     call puts back.
 
-    Args:
-        target: the folder to write; of a link, the folder that it leads to.
-        keep: whether files of the earlier folder that the new one has not are kept.
+    Of a link, it is the folder that it leads to. With `keep`, files of the earlier folder that the new one has not are kept.
 
     Raises:
         OSError: if it cannot be written; the message names it.
@@ -191,26 +171,32 @@ def replaced_folder(target: str | os.PathLike, keep: bool = False) -> Iterator[P
     """
     target = _destination(target)
     if Path.cwd().is_relative_to(target):
-        raise ValueError(
-            f"{display(target)} holds the current folder, and would be replaced: go to another one first."
-        )
+        raise ValueError(f"{display(target)} holds the current folder and would be replaced: leave it first.")
+    with _beside(target, "partial") as new:
+        new.mkdir()
+        yield new
+        if keep and target.is_dir():
+            _link_missing(target, new)
+        for file in new.rglob("*"):
+            _flush(file)
+        _exchange(new, target)
+        _flush(target.parent)
+
+
+@contextlib.contextmanager
+def _beside(target: Path, ending: str, sweep: bool = True) -> Iterator[Path]:
+    """A temporary name beside `target`, which errors name instead; nothing of that name is left at the end."""
     with named(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(target)
-        new = _temporary(target, "partial")
-        new.mkdir()
-        _in_use.add(new)
+        if sweep:
+            remove_leftovers(target)
+        temporary = _temporary(target, ending)
+        _in_use.add(temporary)
         try:
-            yield new
-            if keep and target.is_dir():
-                _link_missing(target, new)
-            for file in new.rglob("*"):
-                _flush(file)
-            _exchange(new, target)
-            _flush(target.parent)
+            yield temporary
         finally:
-            _in_use.discard(new)
-            shutil.rmtree(new, ignore_errors=True)
+            _in_use.discard(temporary)
+            _remove(temporary)
 
 
 def remove_leftovers(target: str | os.PathLike) -> None:
@@ -256,7 +242,7 @@ def check_writable(target: str | os.PathLike, folder: bool = False) -> None:
     """Raises OSError if no file, or no folder, could be made at `target`: to be asked before long work. Makes nothing."""
     target = Path(target).absolute()
     if target.is_dir() and not folder:
-        raise IsADirectoryError(f"{display(target)} is a folder: give the name of a file to write.")
+        raise IsADirectoryError(f"{display(target)} is a folder: give the name of a file.")
     above = next(parent for parent in target.parents if parent.exists() or parent.is_symlink())
     with named(target):
         try:
@@ -320,10 +306,8 @@ def _is_dead(path: Path, found: re.Match) -> bool:
         return path not in _in_use
     try:
         os.kill(int(found["pid"]), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:  # another user's
-        return False
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)  # else it is another user's
     return False
 
 

@@ -83,11 +83,7 @@ def _locked(path: Path, target: Path) -> int:
 
 
 def _opened(path: Path) -> int:
-    """A handle on the lock file, made if it is missing.
-
-    Raises:
-        OSError: if it is no file of its own: what a link or a second name leads to would be overwritten.
-    """
+    """A handle on the lock file, made if it is missing; refuses a link or second name, whose file would be overwritten."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         handle = os.open(path, flags, 0o666)

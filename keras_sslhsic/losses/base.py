@@ -91,8 +91,7 @@ class Objective(keras.losses.Loss):
             self.build(size)
         elif self.owner() is not trainer and self.variables:
             raise ValueError(
-                f"This {type(self).__name__} keeps the state of another model, which was compiled with it: give each model a "
-                "loss of its own."
+                f"This {type(self).__name__} keeps the state of another model: give each model a loss of its own."
             )
         self.owner = weakref.ref(trainer)
         kept = {id(v) for v in self.variables}

@@ -74,8 +74,7 @@ def check_sha256(path: str | os.PathLike, expected: str | None, what: object = N
     """Raises ValueError if a file's hash is not the expected one; None expects nothing."""
     if expected is not None and (found := files.sha256(path)) != expected.lower():
         raise ValueError(
-            f"{display(what or path)} has SHA-256 {found}, expected {display(expected)}: it was "
-            "altered or damaged. Restore it, or write it again."
+            f"{display(what or path)} has SHA-256 {found}, expected {display(expected)}: altered or damaged. Restore it."
         )
 
 

@@ -107,8 +107,7 @@ def check_finite(model: keras.Model, path: str | os.PathLike) -> None:
         value = np.asarray(variable)
         if value.dtype.kind not in "biu" and not np.isfinite(value.astype(np.float32, copy=False)).all():
             raise ValueError(
-                f"{display(path)} holds NaN or infinity in {display(variable.path)}: take weights from before the "
-                "training diverged."
+                f"{display(path)} holds NaN or infinity in {display(variable.path)}: take weights from before it diverged."
             )
 
 

@@ -173,10 +173,7 @@ def save_entry(encoder: Encoder, fields: Mapping[str, Any], target: Path, entry_
 def _checked(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts, with plain numbers, as they can be written to JSON."""
     if unknown := set(facts) - set(FACTS):
-        raise ValueError(
-            f"{', '.join(sorted(unknown))} is no fact to state; those are {', '.join(FACTS)}, and what can be read off the "
-            "model is."
-        )
+        raise ValueError(f"{', '.join(sorted(unknown))} is no fact to state; those are {', '.join(FACTS)}.")
     plain = json.loads(json.dumps(dict(facts), default=_as_json))
     registry.check_fields(plain)
     return plain

@@ -70,8 +70,7 @@ def in_folder(path: Path, name: str | None = None) -> Path:
         if (path / candidate).is_file():
             return _unaltered(path / candidate)
     raise FileNotFoundError(
-        f"The folder {display(path)} holds no {' or '.join(names)}: it is no mirror of the zoo, no folder of "
-        "save_pretrained and no finished run."
+        f"{display(path)} holds no {' or '.join(names)}: it is no mirror, folder of save_pretrained or finished run."
     )
 
 
