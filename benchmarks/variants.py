@@ -21,7 +21,7 @@ from keras_sslhsic.runs.build import build_model
 from keras_sslhsic.training import ema
 
 PARTS = ("views", "loss", "optimizer", "ema", "target")
-MODELS = ("tiny", "tiny7", "small", "r50")
+MODELS = ("tiny", "tiny7", "small", "r50", "local", "swav")
 
 
 def build(name: str, batch_size: int, without: str | None = None, precision: str = "float32"):
@@ -30,8 +30,9 @@ def build(name: str, batch_size: int, without: str | None = None, precision: str
     Args:
         name: "tiny" (r18 of a quarter of the width, 20-pixel views of 24-pixel images: for checks), "tiny7" (the
             same with the 7x7 stem, 40-pixel views of 48-pixel images), "small" (the model of
-            configs/fashion_small.py) or "r50" (ResNet-50, BYOL's views at 224 of 256-pixel images, heads of 4096
-            and 256, LARS: the paper's).
+            configs/fashion_small.py), "r50" (ResNet-50, BYOL's views at 224 of 256-pixel images, heads of 4096
+            and 256, LARS: the paper's), "local" (the same with SwAV's views, two of 224 and six of 96) or "swav"
+            (its own method with these views).
         batch_size: images of a batch, on one replica.
         without: the part to leave out, one of `PARTS`, or None.
         precision: Keras' dtype policy.
@@ -44,9 +45,8 @@ def build(name: str, batch_size: int, without: str | None = None, precision: str
         raise ValueError(f"without must be one of {', '.join(PARTS)}, found {without!r}.")
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy(precision)
-    model, batch = {"tiny": _tiny, "tiny7": _tiny7, "small": _small, "r50": _r50}[name](
-        batch_size, without != "target"
-    )
+    made = {"tiny": _tiny, "tiny7": _tiny7, "small": _small, "r50": _r50, "local": _local, "swav": _swav}
+    model, batch = made[name](batch_size, without != "target")
     if without == "optimizer":
         model.compile(_NoUpdate(0.0, name="no_update"), loss=model.objective)
     if without == "loss":
@@ -82,7 +82,20 @@ def _small(batch_size, target):
 
 def _r50(batch_size, target):
     encoder = keras_sslhsic.build_encoder("r50_1x", input_shape=(224, 224, 3))
-    model = keras_sslhsic.SSLHSIC(encoder, target=target)
+    return _imagenet(keras_sslhsic.SSLHSIC(encoder, target=target), batch_size)
+
+
+def _local(batch_size, target):
+    encoder = keras_sslhsic.build_encoder("r50_1x")
+    return _imagenet(keras_sslhsic.SSLHSIC(encoder, target=target, views="multi_crop"), batch_size)
+
+
+def _swav(batch_size, target):
+    encoder = keras_sslhsic.build_encoder("r50_1x")
+    return _imagenet(keras_sslhsic.methods.SwAV(encoder, views="multi_crop"), batch_size)
+
+
+def _imagenet(model, batch_size):
     model.compile(keras_sslhsic.LARS(0.4))
     return model, {"image": tf.TensorSpec([batch_size, 256, 256, 3], tf.uint8)}
 
