@@ -11,7 +11,7 @@
 # make lock        resolve requirements.lock again
 # make docs        build the documentation into site/
 # make notebooks   run the notebooks in colab/ and keep their outputs
-# make tpu-check  compile the training step for a TPU, without one; ONLY=small|r50|local|swav|replicas|negative for one case
+# make tpu-check  compile the training step for a TPU, without one; ONLY=small|local|swav|r50|r50_local|replicas|negative for one case
 # make clean       remove what these targets made
 
 PYTHON ?= python3

@@ -39,7 +39,7 @@ from jax.experimental import topologies
 
 # Bytes of one v5e chip; the compiler's count of temporaries leaves out what lies in the fast memory.
 HBM, FAST_MEMORY = 16e9, 128 * 2**20
-CASES = ("small", "r50", "local", "swav", "replicas", "negative")
+CASES = ("small", "local", "swav", "r50", "r50_local", "replicas", "negative")
 COLUMNS = {
     "case": "<9",
     "replicas": ">8",
@@ -164,7 +164,10 @@ def main() -> None:
         print_fit("small", 1024, check("small", "small", 1024))
     if "replicas" in cases:
         check("replicas", "small", 32, replicas=4)
-    for case in ("r50", "local", "swav"):
+    for case in ("local", "swav"):
+        if case in cases:
+            check(case, f"tiny_{case}", 64)
+    for case in ("r50", "r50_local"):
         if case in cases:
             print_fit(case, arguments.batch, check(case, case, arguments.batch, "mixed_bfloat16"))
 

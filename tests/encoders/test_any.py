@@ -78,9 +78,9 @@ def test_networks_of_keras_hub(tmp_path):
     residual = keras_hub.models.ResNetBackbone(
         input_conv_filters=[8],
         input_conv_kernel_sizes=[3],
-        stackwise_num_filters=[8, 16],
-        stackwise_num_blocks=[1, 1],
-        stackwise_num_strides=[1, 2],
+        stackwise_num_filters=[64],
+        stackwise_num_blocks=[1],
+        stackwise_num_strides=[1],
         block_type="basic_block",
         image_shape=(32, 32, 3),
     )
