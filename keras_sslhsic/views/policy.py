@@ -70,12 +70,8 @@ class Solarize:
 
 @dataclasses.dataclass(frozen=True)
 class Local:
-    """Small views of small parts of the image, beside the global ones (multi-crop; Caron et al. 2020, section 3.3).
-
-    Attributes:
-        count: how many of the views are such, the last ones.
-        size: their side in pixels.
-        area: range of their crop's share of the area; the rest of the recipe is that of the global views.
+    """Small views of small parts of the image (multi-crop; Caron et al. 2020, section 3.3): how many of the views
+    they are, the last ones; their side in pixels; their crop's share of the area.
     """
 
     count: int = 0
