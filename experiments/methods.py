@@ -1,7 +1,7 @@
 """All methods on the bundled images: one network, one set of views, one budget, one choice of the learning rate.
 
     python experiments/methods.py            train and measure what the records lack
-    python experiments/methods.py --plot     the table of docs/methods.md on the standard output, and its chart
+    python experiments/methods.py --plot     write the table of docs/methods.md, and its chart, from the records
 
 Every method is trained once with each learning rate of one grid on four fifths of the training images; the rate of the best
 kNN accuracy on the other fifth is then trained with three seeds on all of them, and measured on the test images. A line of
@@ -15,7 +15,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # As `keras-sslhsic pretrain` has it: the networks of a step run side by side.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
@@ -35,9 +35,13 @@ from keras_sslhsic.training import state
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
 from keras_sslhsic.training.strategy import strategy
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "experiments" / "methods.jsonl"
-CHART = ROOT / "docs" / "images" / "methods.png"
+PAGE, CHART = ROOT / "docs" / "methods.md", ROOT / "docs" / "images" / "methods.png"
+BEGIN, END = "<!-- of experiments/methods.py --plot -->\n\n", "\n<!-- end -->"
 EVALS = {label: BUNDLED[label] for label in ("knn", "linear", "finetune 1 %")}
 RATES = (4e-3, 1.6e-2, 6.4e-2)  # peaks for a batch of 256, as in configs
 SEEDS = (1, 2, 3)
@@ -203,40 +207,52 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def plot() -> None:
-    """Prints the table, and draws the chart."""
-    from matplotlib.figure import Figure
-
+    """Writes the table and the chart of those methods that have a record of a seed."""
     found = {method: summary(method) for method in (*METHODS, UNTRAINED)}
     found = {method: (held_out, records) for method, (held_out, records) in found.items() if records}
+    points = {
+        method: [interval([value(record, label) for record in records]) for label in EVALS]
+        for method, (_, records) in found.items()
+    }
     # The least of the seeds: other work on the machine makes a step longer, and none makes it shorter.
     seconds = {
         method: min((record["step_seconds"] for record in records if "step_seconds" in record), default=0.0)
         for method, (_, records) in found.items()
     }
     rates = " / ".join(f"{rate:g}" for rate in RATES)
-    print(f"| method | held out, rate {rates} | {' | '.join(EVALS)} | a step | state, MB | seeds |")
-    print("|---" * (5 + len(EVALS)) + "|")
+    lines = [
+        f"| method | held out, at {rates} | {' | '.join(EVALS)} | a step | state, MB | seeds |",
+        "| --- " * (5 + len(EVALS)) + "|",
+    ]
+    for method, (held_out, records) in found.items():
+        chosen = " / ".join(
+            f"**{v:.1f}**" if rate == best(held_out) else f"{v:.1f}" for rate, v in held_out.items()
+        )
+        measures = " | ".join(f"{mean:.1f} ± {half:.1f}" for mean, half in points[method])
+        step = f"{seconds[method] / seconds['ssl_hsic']:.2f}" if seconds[method] else ""
+        size = f"{records[0]['state_bytes'] / 1e6:.1f}" if seconds[method] else ""
+        lines.append(f"| `{method}` | {chosen} | {measures} | {step} | {size} | {len(records)} |")
+    lines += ["", f"![Accuracies of the methods](images/{CHART.name})"]
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    write_text(PAGE, before + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2])
+    pictures.save(chart(points), CHART)
+
+
+def chart(points: dict[str, list[tuple[float, float]]]) -> "Figure":
+    """A row for each method, a mark with its interval for each evaluation."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7.0, 4.0), layout="constrained")
     axes = figure.subplots()
-    for place, (method, (held_out, records)) in enumerate(found.items()):
-        points = [interval([value(record, label) for record in records]) for label in EVALS]
-        for index, (mean, half) in enumerate(points):
-            label = list(EVALS)[index] if place == 0 else None
-            axes.errorbar(
-                mean, -place - 0.2 * index, xerr=half, fmt="o", capsize=2, color=f"C{index}", label=label
-            )
-        chosen = " / ".join(
-            f"**{v:.1f}**" if v == max(held_out.values()) else f"{v:.1f}" for v in held_out.values()
-        )
-        cells = [f"{mean:.1f} ± {half:.1f}" for mean, half in points]
-        step = f"{seconds[method] / seconds['ssl_hsic']:.2f}" if seconds[method] else ""
-        state_size = f"{records[0]['state_bytes'] / 1e6:.1f}" if "state_bytes" in records[0] else ""
-        print(f"| {method} | {chosen} | {' | '.join(cells)} | {step} | {state_size} | {len(records)} |")
-    axes.set_yticks([-place - 0.2 for place in range(len(found))], list(found))
+    for index, label in enumerate(EVALS):
+        means, halves = np.transpose([measures[index] for measures in points.values()])
+        places = -np.arange(len(means)) - 0.2 * (index - 1)
+        axes.errorbar(means, places, xerr=halves, fmt="o", capsize=2, label=label)
+    axes.set_yticks(-np.arange(len(points)), list(points))
     axes.set_xlabel("% of the test images")
     axes.grid(axis="x", alpha=0.3)
     axes.legend()
-    pictures.save(figure, CHART)
+    return figure
 
 
 def main() -> None:
