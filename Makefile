@@ -6,11 +6,12 @@
 # make test-oldest run those that depend on versions with the lowest that setup.py allows; make test-colab with Colab's Keras
 # make test-addons compare with TensorFlow Addons, whose TensorFlow is older, in an environment of its own
 # make test-peers  compare losses with lightly's, whose PyTorch is no part of the others, in an environment of its own
+# make test-hub    train networks of keras-hub, which asks for more than they need, in an environment of its own
 # make lint        ruff and mypy
 # make lock        resolve requirements.lock again
 # make docs        build the documentation into site/
 # make notebooks   run the notebooks in colab/ and keep their outputs
-# make tpu-check  compile the training step for a TPU, without one; ONLY=small|r50|replicas|negative for one case
+# make tpu-check  compile the training step for a TPU, without one; ONLY=small|local|swav|r50|r50_local|replicas|negative for one case
 # make clean       remove what these targets made
 
 PYTHON ?= python3
@@ -55,6 +56,10 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+.PHONY: test-hub
+test-hub: .venv/installed .venv-hub/installed
+	.venv-hub/bin/python -m pytest tests/encoders/test_any.py
 
 .venv/requirements: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
@@ -122,12 +127,21 @@ test-colab: .venv/installed .venv-colab/installed
 	.venv-peers/bin/pip install --quiet --progress-bar off --no-deps lightly==1.6.0
 	@touch $@
 
+# Of what keras-hub asks for, its networks need these alone; tensorflow-text, of another TensorFlow, stays out.
+.venv-hub/installed: .venv/requirements
+	$(PYTHON) -m venv --clear .venv-hub
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' \
+	  > "$$(.venv-hub/bin/python -c 'import site; print(site.getsitepackages()[0])')/base.pth"
+	.venv-hub/bin/pip install --quiet --progress-bar off --no-deps \
+	  keras-hub==0.32.0 regex==2026.11.19 tokenizers==0.23.3 sentencepiece==0.2.3
+	@touch $@
+
 lock:
 	uv pip compile --universal --python-version 3.10 --extra dev --extra hub --extra onnx --no-header --no-annotate --no-emit-index-url \
 	  --no-emit-find-links setup.py -o requirements.lock
 
 clean:
-	rm -rf .venv .venv-docs .venv-beam .venv-addons .venv-peers .venv-oldest .venv-colab .venv-tpu build dist keras_sslhsic.egg-info runs site
+	rm -rf .venv .venv-docs .venv-beam .venv-addons .venv-peers .venv-hub .venv-oldest .venv-colab .venv-tpu build dist keras_sslhsic.egg-info runs site
 
 .PHONY: tpu-check
 tpu-check: .venv-tpu/installed

@@ -21,7 +21,7 @@ from keras_sslhsic.runs.build import build_model
 from keras_sslhsic.training import ema
 
 PARTS = ("views", "loss", "optimizer", "ema", "target")
-MODELS = ("tiny", "tiny7", "small", "r50")
+MODELS = ("tiny", "tiny7", "tiny_local", "tiny_swav", "small", "r50", "r50_local")
 
 
 def build(name: str, batch_size: int, without: str | None = None, precision: str = "float32"):
@@ -31,7 +31,8 @@ def build(name: str, batch_size: int, without: str | None = None, precision: str
         name: "tiny" (r18 of a quarter of the width, 20-pixel views of 24-pixel images: for checks), "tiny7" (the
             same with the 7x7 stem, 40-pixel views of 48-pixel images), "small" (the model of
             configs/fashion_small.py) or "r50" (ResNet-50, BYOL's views at 224 of 256-pixel images, heads of 4096
-            and 256, LARS: the paper's).
+            and 256, LARS: the paper's). With "_local", six small views are beside the two of "tiny" and "r50", as SwAV's
+            authors have them; "tiny_swav" is SwAV with these.
         batch_size: images of a batch, on one replica.
         without: the part to leave out, one of `PARTS`, or None.
         precision: Keras' dtype policy.
@@ -44,9 +45,9 @@ def build(name: str, batch_size: int, without: str | None = None, precision: str
         raise ValueError(f"without must be one of {', '.join(PARTS)}, found {without!r}.")
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy(precision)
-    model, batch = {"tiny": _tiny, "tiny7": _tiny7, "small": _small, "r50": _r50}[name](
-        batch_size, without != "target"
-    )
+    made = {"tiny": _tiny, "tiny7": _tiny7, "small": _small, "r50": _r50, "r50_local": _r50_local}
+    made |= {"tiny_local": _tiny_local, "tiny_swav": _tiny_swav}
+    model, batch = made[name](batch_size, without != "target")
     if without == "optimizer":
         model.compile(_NoUpdate(0.0, name="no_update"), loss=model.objective)
     if without == "loss":
@@ -56,9 +57,10 @@ def build(name: str, batch_size: int, without: str | None = None, precision: str
     return model, _step_without_averages(model) if without == "ema" else model.train_step, batch
 
 
-def _tiny(batch_size, target, size=20, stem="small"):
-    encoder = keras_sslhsic.build_encoder("r18_1x", input_shape=(size, size, 3), stem=stem, width=0.25)
-    model = keras_sslhsic.SSLHSIC(encoder, 64, 32, target=target, views=views.byol(size))
+def _tiny(batch_size, target, size=20, stem="small", policy=None):
+    shape = None if policy else (size, size, 3)
+    encoder = keras_sslhsic.build_encoder("r18_1x", input_shape=shape, stem=stem, width=0.25)
+    model = keras_sslhsic.SSLHSIC(encoder, 64, 32, target=target, views=policy or views.byol(size))
     model.compile(keras_sslhsic.LARS(0.4), loss=keras_sslhsic.losses.SSLHSICLoss(num_features=64))
     side = size * 6 // 5
     return model, {"image": tf.TensorSpec([batch_size, side, side, 3], tf.uint8)}
@@ -80,11 +82,26 @@ def _small(batch_size, target):
     return model, {"image": image, "label": tf.TensorSpec([batch_size], tf.int32)}
 
 
-def _r50(batch_size, target):
-    encoder = keras_sslhsic.build_encoder("r50_1x", input_shape=(224, 224, 3))
-    model = keras_sslhsic.SSLHSIC(encoder, target=target)
+def _tiny_local(batch_size, target):
+    return _tiny(batch_size, target, policy=views.multi_crop(20, 12))
+
+
+def _tiny_swav(batch_size, target):
+    encoder = keras_sslhsic.build_encoder("r18_1x", stem="small", width=0.25)
+    model = keras_sslhsic.methods.SwAV(encoder, 64, 32, views=views.multi_crop(20, 12))
+    model.compile(keras_sslhsic.LARS(0.4), loss=keras_sslhsic.losses.SwAVLoss(num_prototypes=30))
+    return model, {"image": tf.TensorSpec([batch_size, 24, 24, 3], tf.uint8)}
+
+
+def _r50(batch_size, target, policy=None):
+    encoder = keras_sslhsic.build_encoder("r50_1x", input_shape=None if policy else (224, 224, 3))
+    model = keras_sslhsic.SSLHSIC(encoder, target=target, views=policy or "byol")
     model.compile(keras_sslhsic.LARS(0.4))
     return model, {"image": tf.TensorSpec([batch_size, 256, 256, 3], tf.uint8)}
+
+
+def _r50_local(batch_size, target):
+    return _r50(batch_size, target, "multi_crop")
 
 
 class _NoUpdate(keras.optimizers.Optimizer):

@@ -1,9 +1,10 @@
 """Losses by the equations of their papers, in NumPy float64, with loops where the papers have sums.
 
-Each takes outputs [B, M, Q] of the online network and, where it compares with them, those of the target [B, M, Q].
+Each takes outputs [B, M, Q] of the online network and, where it compares with them, those of the target [B, M', Q], for the
+first M' of the views: the global ones.
 """
 
-from itertools import combinations, permutations
+from itertools import combinations
 
 import numpy as np
 
@@ -17,19 +18,22 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
+def pairs(online, target):
+    """Every view with every other one of the target."""
+    return [(p, o) for p in range(online) for o in range(target) if p != o]
+
+
 def byol(q, z):
     """Grill et al. 2020, equation 2, summed over both directions of two views."""
     distances = [
-        np.sum((unit(q[:, p]) - unit(z[:, o])) ** 2, -1).mean() for p, o in permutations(range(q.shape[1]), 2)
+        np.sum((unit(q[:, p]) - unit(z[:, o])) ** 2, -1).mean() for p, o in pairs(q.shape[1], z.shape[1])
     ]
     return 2 * np.mean(distances)
 
 
 def simsiam(p, z):
     """Chen and He 2021, equations 1 and 2."""
-    cosines = [
-        np.sum(unit(p[:, i]) * unit(z[:, j]), -1).mean() for i, j in permutations(range(p.shape[1]), 2)
-    ]
+    cosines = [np.sum(unit(p[:, i]) * unit(z[:, j]), -1).mean() for i, j in pairs(p.shape[1], z.shape[1])]
     return -np.mean(cosines)
 
 
@@ -48,7 +52,7 @@ def nt_xent(z, temperature=0.1):
 def moco(q, k, queue, temperature=0.2):
     """He et al. 2020, equation 1, for each pair of views."""
     losses = []
-    for p, o in permutations(range(q.shape[1]), 2):
+    for p, o in pairs(q.shape[1], k.shape[1]):
         for query, key in zip(unit(q[:, p]), unit(k[:, o]), strict=True):
             positive = np.exp(query @ key / temperature)
             losses.append(-np.log(positive / (positive + np.exp(queue @ query / temperature).sum())))
@@ -89,12 +93,12 @@ def sinkhorn(scores, epsilon=0.05, iterations=3):
     return (q * q.shape[1]).T
 
 
-def swav(z, prototypes, temperature=0.1, epsilon=0.05, codes_of=None):
-    """Caron et al. 2020, equations 1 and 2, for each pair of views; the codes are those of other outputs on request."""
+def swav(z, prototypes, temperature=0.1, epsilon=0.05, codes_of=None, num_global=None):
+    """Caron et al. 2020, equations 1, 2 and 6, for each pair of views; the codes are those of other outputs on request."""
     scores = unit(z) @ prototypes.T
     coded = scores if codes_of is None else unit(codes_of) @ prototypes.T
     losses = []
-    for p, o in permutations(range(z.shape[1]), 2):
+    for p, o in pairs(z.shape[1], num_global or z.shape[1]):
         codes = sinkhorn(coded[:, o], epsilon)
         losses.append(-np.mean(np.sum(codes * np.log(softmax(scores[:, p] / temperature)), -1)))
     return np.mean(losses)
@@ -109,9 +113,9 @@ def epps_pulley(x, knots=17, limit=5.0):
     return len(x) * np.sum((integrand[1:] + integrand[:-1]) / 2 * np.diff(t))
 
 
-def lejepa(z, directions, weight=0.05):
+def lejepa(z, directions, weight=0.05, num_global=None):
     """Balestriero and LeCun 2025, equation 10, for directions [S, Q] of unit norm."""
-    prediction = np.mean((z - z.mean(1, keepdims=True)) ** 2)
+    prediction = np.mean((z - z[:, :num_global].mean(1, keepdims=True)) ** 2)
     sigreg = np.mean([epps_pulley(z[:, p] @ a) for p in range(z.shape[1]) for a in directions])
     return (1 - weight) * prediction + weight * sigreg
 

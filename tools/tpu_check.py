@@ -39,7 +39,7 @@ from jax.experimental import topologies
 
 # Bytes of one v5e chip; the compiler's count of temporaries leaves out what lies in the fast memory.
 HBM, FAST_MEMORY = 16e9, 128 * 2**20
-CASES = ("small", "r50", "replicas", "negative")
+CASES = ("small", "local", "swav", "r50", "r50_local", "replicas", "negative")
 COLUMNS = {
     "case": "<9",
     "replicas": ">8",
@@ -152,7 +152,7 @@ def main() -> None:
     """Runs the cases."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", choices=CASES, help="one case instead of all")
-    parser.add_argument("--batch", type=int, default=64, help="images on a chip in the case r50")
+    parser.add_argument("--batch", type=int, default=64, help="images on a chip in the cases of ResNet-50")
     arguments = parser.parse_args()
     cases = [arguments.only] if arguments.only else CASES
     print_row(COLUMNS)
@@ -164,9 +164,12 @@ def main() -> None:
         print_fit("small", 1024, check("small", "small", 1024))
     if "replicas" in cases:
         check("replicas", "small", 32, replicas=4)
-    if "r50" in cases:
-        memory = check("r50", "r50", arguments.batch, "mixed_bfloat16")
-        print_fit("r50", arguments.batch, memory)
+    for case in ("local", "swav"):
+        if case in cases:
+            check(case, f"tiny_{case}", 64)
+    for case in ("r50", "r50_local"):
+        if case in cases:
+            print_fit(case, arguments.batch, check(case, case, arguments.batch, "mixed_bfloat16"))
 
 
 if __name__ == "__main__":

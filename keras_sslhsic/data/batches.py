@@ -58,11 +58,11 @@ class Decoding:
             return (image,)
         policy, rng = self.host_crops, np.random.default_rng(seed)
         height, width, _ = image.shape
-        boxes = [
-            decode.random_box(height, width, rng, policy.crop.area, policy.crop.aspect, policy.crop.box)
-            for _ in range(policy.num_views)
+        crops = [
+            (decode.random_box(height, width, rng, crop.area, crop.aspect, crop.box), size, crop.method)
+            for size, crop in policy.crops
         ]
-        return tuple(decode.crop(image, box, policy.size, policy.crop.method) for box in boxes)
+        return tuple(decode.crop(image, *crop) for crop in crops)
 
     @property
     def shape(self) -> tuple[int | None, int | None, int]:
@@ -73,14 +73,19 @@ class Decoding:
     @property
     def columns(self) -> dict[str, tf.TensorSpec]:
         """Names, and the spec of one example, of the images in a batch."""
-        views = 0 if self.host_crops is None else self.host_crops.num_views
-        names = [f"view{1 + i}" for i in range(views)] or ["image"]
-        return {name: tf.TensorSpec(self.shape, tf.uint8) for name in names}
+        if self.host_crops is None:
+            return {"image": tf.TensorSpec(self.shape, tf.uint8)}
+        return {
+            f"view{1 + i}": tf.TensorSpec([size, size, self.channels], tf.uint8)
+            for i, (size, _) in enumerate(self.host_crops.crops)
+        }
 
     def stack(self, images: Sequence[tuple[np.ndarray, ...]]) -> dict[str, np.ndarray]:
         """Batches what `arrays` gave, by its names; uint8 [B, H, W, C]."""
         if not images:
-            images = [(np.zeros([side or 0 for side in self.shape], np.uint8),) * len(self.columns)]
+            images = [
+                tuple(np.zeros([n or 0 for n in spec.shape], np.uint8) for spec in self.columns.values())
+            ]
             return {name: column[:0] for name, column in self.stack(images).items()}
         try:
             stacked = [np.stack(column) for column in zip(*images, strict=True)]

@@ -19,11 +19,14 @@ class Hiddens(NamedTuple):
     Attributes:
         online: outputs [B, M, Q] of the online network for M views of each of B images; gradients flow through them.
         target: [B, M', Q], what they are compared with, under stop-gradient: projections of the target network, or, where
-            there is a predictor alone, of the online network itself. None where there is neither.
+            there is a predictor alone, of the online network itself. None where there is neither. M' < M where views are
+            local (`views.Local`): the target sees the first ones alone.
+        num_global: how many of the M views are not local, the first ones; None: all.
     """
 
     online: tf.Tensor
     target: tf.Tensor | None = None
+    num_global: int | None = None
 
 
 class Objective(keras.losses.Loss):
@@ -195,7 +198,7 @@ def unit_views(hiddens: Hiddens) -> tf.Tensor:
     Raises:
         ValueError: for another shape, or a single output of each image.
     """
-    z = tf.concat([tf.cast(h, tf.float32) for h in hiddens if h is not None], axis=1)
+    z = tf.concat([tf.cast(h, tf.float32) for h in hiddens[:2] if h is not None], axis=1)
     check_views(z)
     return unit_norm(z)
 

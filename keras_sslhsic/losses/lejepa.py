@@ -16,7 +16,7 @@ class LeJEPALoss(Objective):
     """Views predict their mean, and are spread as N(0, I) (Balestriero and LeCun 2025, section 5).
 
         loss = (1 - weight) prediction + weight sigreg
-        prediction = mean over images, views and dimensions of (z^p - mean over views of z)^2
+        prediction = mean over images, views and dimensions of (z^p - mean over global views of z)^2
         sigreg     = mean over views of  B sum_f v_f |mean over images of e^{i w_f'z} - e^{-|w_f|^2 / 2}|^2
 
     with B images, over the global batch, and frequencies w_f drawn anew at each step. In `sketch`, "slices" is the authors':
@@ -71,7 +71,8 @@ class LeJEPALoss(Objective):
         z = tf.cast(hiddens.online, tf.float32)
         _, views, size = z.shape
         images = tf.cast(tf.shape(z)[0] * replicas.num_replicas(), tf.float32)
-        apart = tf.reduce_sum(tf.square(z - tf.reduce_mean(z, axis=1, keepdims=True)))
+        centre = tf.reduce_mean(z[:, : hiddens.num_global], axis=1, keepdims=True)
+        apart = tf.reduce_sum(tf.square(z - centre))
         prediction = replicas.all_sum(apart) / (images * views * size)
 
         frequencies, weights = self.frequencies(size, seed)

@@ -19,6 +19,7 @@ class SwAVLoss(Objective):
 
         loss = -mean over images and pairs of different views p, l of  sum_k q_k^l log softmax_k(z^p'c / t)
 
+    where l is no local view: those have no codes, and predict the others'.
     The codes are under stop-gradient: of exp(z'c / epsilon), each prototype's sum over the images of the global batch and each
     image's over prototypes are made equal in turn, so that prototypes share the images equally. The authors' queue, for batches
     too small for that, is left out.
@@ -85,9 +86,10 @@ class SwAVLoss(Objective):
         prototypes, steps = [tf.convert_to_tensor(v.value) for v in self._state]
         prototypes = tf.where(steps < self.frozen_steps, tf.stop_gradient(prototypes), prototypes)
         scores = tf.einsum("bpq,kq->bpk", unit_norm(tf.cast(hiddens.online, tf.float32)), prototypes)
-        codes = tf.stop_gradient(balanced(scores, self.epsilon, self.iterations))
+        codes = scores[:, : hiddens.num_global]
+        codes = tf.stop_gradient(balanced(codes, self.epsilon, self.iterations))
         swapped = tf.einsum("bpk,blk->pl", tf.nn.log_softmax(scores / self.temperature), codes)
-        total = tf.reduce_sum(swapped * pairs(scores.shape[1], scores.shape[1]))
+        total = tf.reduce_sum(swapped * pairs(scores.shape[1], codes.shape[1]))
         return {"loss": -replicas.mean_of_sums(total, tf.shape(scores)[0])}
 
     def update(self, hiddens: Hiddens) -> dict[str, tf.Tensor]:

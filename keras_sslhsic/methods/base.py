@@ -138,19 +138,23 @@ class Method(Trainer):
         return [x for x in (self.encoder, self.projector, self.predictor) if x is not None]
 
     def hiddens(self, views: Sequence[tf.Tensor], training: bool) -> tuple[losses.Hiddens, tf.Tensor]:
-        """See `Trainer.hiddens`; one pass a view keeps its batch statistics apart."""
+        """See `Trainer.hiddens`; one pass a view keeps its batch statistics apart, and local views share one."""
         encoder = self.encoder if training else self.evaluation_encoder
-        features = [encoder(x, training=training) for x in views]
+        first, local = views[: self.policy.num_global], views[self.policy.num_global :]
+        batches = [*first, tf.concat(local, axis=0)] if local else first
+        features = [encoder(x, training=training) for x in batches]
         online = projections = [self.projector(x, training=training) for x in features]
         target = None
         if self.predictor is not None:
             online = [self.predictor(x, training=training) for x in projections]
-            target = projections
+            target = projections[: len(first)]
         if self.target:
-            seen = [self.target_encoder(x, training=training) for x in views]
+            seen = [self.target_encoder(x, training=training) for x in first]
             target = [self.target_projector(x, training=training) for x in seen]
+        if local:
+            online = [*online[:-1], *tf.split(online[-1], len(local))]
         stopped = None if target is None else tf.stop_gradient(_stack(target))
-        return losses.Hiddens(_stack(online), stopped), features[0]
+        return losses.Hiddens(_stack(online), stopped, len(first)), features[0]
 
     def prepare(self) -> None:
         """Has the target's layers do what those of the online networks do, frozen or not."""

@@ -43,8 +43,9 @@ def check(x: Any, num_replicas: int, wanted: Sides, policy: ViewPolicy, training
                 f"Expected images of a size that is known before, found {image.shape}: give from_folder or from_tfds an "
                 "image_size, or set the shape in a map of the dataset."
             )
-        size = image.shape[1:3] if crops else (policy.size, policy.size)
-        _check_views((*size, image.shape[-1]), wanted, len(policy.mean))
+        for side in dict(policy.crops):
+            size = image.shape[1:3] if crops else (side, side)
+            _check_views((*size, image.shape[-1]), wanted, len(policy.mean))
         if training:
             _check_batch(image.shape[0], num_replicas)
 

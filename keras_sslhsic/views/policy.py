@@ -69,6 +69,17 @@ class Solarize:
 
 
 @dataclasses.dataclass(frozen=True)
+class Local:
+    """Small views of small parts of the image (multi-crop; Caron et al. 2020, section 3.3): how many of the views
+    they are, the last ones; their side in pixels; their crop's share of the area.
+    """
+
+    count: int = 0
+    size: int = 96
+    area: tuple[float, float] = (0.05, 0.14)
+
+
+@dataclasses.dataclass(frozen=True)
 class ViewPolicy:
     """How views are made. The defaults are BYOL's (Grill et al. 2020, appendix B), as in the SSL-HSIC paper;
     the crop is that of their released code, whose boxes are clamped.
@@ -77,7 +88,7 @@ class ViewPolicy:
     leaves the operation out of the program.
 
     Attributes:
-        size: side of a view in pixels.
+        size: side of a view in pixels, but of local ones.
         crop: `Crop`.
         flip: probability of a left-right flip.
         jitter: `ColorJitter`.
@@ -86,6 +97,7 @@ class ViewPolicy:
         solarize: `Solarize`.
         mean: what is subtracted at the end, one number a channel.
         std: what is divided by, one number a channel.
+        local: `Local`; there are none by default.
     """
 
     size: int = 224
@@ -97,6 +109,7 @@ class ViewPolicy:
     solarize: Solarize = Solarize()
     mean: tuple[float, ...] = _IMAGENET_MEAN
     std: tuple[float, ...] = _IMAGENET_STD
+    local: Local = Local()
 
     def __post_init__(self) -> None:
         if len(self.blur.probability) != len(self.solarize.probability):
@@ -109,11 +122,27 @@ class ViewPolicy:
                 "mean and std hold one number a channel and must be equally long, "
                 f"found {self.mean} and {self.std}."
             )
+        if not 0 <= self.local.count < self.num_views:
+            raise ValueError(
+                f"local.count says how many of the {self.num_views} views are small, and one has to be large, found "
+                f"{self.local.count}: blur.probability and solarize.probability hold a number for each view of either kind."
+            )
 
     @property
     def num_views(self) -> int:
         """Number of views of an image."""
         return len(self.blur.probability)
+
+    @property
+    def num_global(self) -> int:
+        """Number of those that are not local, the first ones."""
+        return self.num_views - self.local.count
+
+    @property
+    def crops(self) -> list[tuple[int, Crop]]:
+        """The side and the crop of each view."""
+        small = dataclasses.replace(self.crop, area=self.local.area)
+        return [(self.size, self.crop)] * self.num_global + [(self.local.size, small)] * self.local.count
 
     def to_dict(self) -> dict[str, Any]:
         """Nested dict of numbers, strings and tuples; `from_dict` and `ml_collections.ConfigDict` take it."""
@@ -125,7 +154,7 @@ class ViewPolicy:
         return _from_dict(cls, config)
 
 
-_PARTS = {"crop": Crop, "jitter": ColorJitter, "blur": Blur, "solarize": Solarize}
+_PARTS = {"crop": Crop, "jitter": ColorJitter, "blur": Blur, "solarize": Solarize, "local": Local}
 
 
 def _from_dict(cls: type, config: Mapping[str, Any]) -> Any:
@@ -157,6 +186,21 @@ def simclr(size: int = 224) -> ViewPolicy:
         jitter=ColorJitter(brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2),
         blur=Blur(probability=(0.5, 0.5)),
         solarize=Solarize(probability=(0.0, 0.0)),
+    )
+
+
+def multi_crop(size: int = 224, local_size: int = 96, num_local: int = 6) -> ViewPolicy:
+    """SwAV's views of RGB images (Caron et al. 2020, section 3.3 and appendix A): two, and small ones beside them.
+
+    Colours and blur are those of SimCLR.
+    """
+    count = 2 + num_local
+    return dataclasses.replace(
+        simclr(size),
+        crop=Crop(area=(0.14, 1.0)),
+        blur=Blur(probability=(0.5,) * count),
+        solarize=Solarize(probability=(0.0,) * count),
+        local=Local(num_local, local_size),
     )
 
 
@@ -197,14 +241,20 @@ def _plain(size: int = 224) -> ViewPolicy:
     )
 
 
-_PRESETS = {"byol": byol, "simclr": simclr, "small_image": small_image, "grayscale": grayscale}
+_PRESETS = {
+    "byol": byol,
+    "simclr": simclr,
+    "multi_crop": multi_crop,
+    "small_image": small_image,
+    "grayscale": grayscale,
+}
 
 
 def get(identifier: "str | ViewPolicy | Mapping[str, Any] | None") -> ViewPolicy:
     """Finds a policy.
 
     Args:
-        identifier: the name of a preset ("byol", "simclr", "small_image", "grayscale"), a `ViewPolicy`, what
+        identifier: the name of a preset ("byol", "simclr", "multi_crop", "small_image", "grayscale"), a `ViewPolicy`, what
             its `to_dict` returns (as a dict or an `ml_collections.ConfigDict`), or None: views are taken as
             they are and only normalised, by ImageNet's mean and standard deviation.
 
@@ -237,7 +287,7 @@ def make_views(images: tf.Tensor, policy: ViewPolicy, seed: tf.Tensor) -> tuple[
         seed: int [2]; the same seed gives the same views.
 
     Returns:
-        One float32 [B, size, size, C] a view, normalised by the policy's mean and standard deviation.
+        One float32 [B, S, S, C] a view, S its side, normalised by the policy's mean and standard deviation.
 
     Raises:
         ValueError: where the channels do not suit the policy.
@@ -249,14 +299,10 @@ def make_views(images: tf.Tensor, policy: ViewPolicy, seed: tf.Tensor) -> tuple[
     batch, height, width = tf.shape(images)[0], images.shape[1], images.shape[2]
     images = _to_unit_range(ops.to_channels_first(images))
     views = []
-    for index in range(policy.num_views):
+    for index, (size, crop) in enumerate(policy.crops):
         crop_seed, seed_after = _seeds(seed, index)
-        boxes = crops.sample_crop_boxes(
-            (batch, height, width), crop_seed, policy.crop.area, policy.crop.aspect, policy.crop.box
-        )
-        view = crops.resize_crops(
-            images, boxes, policy.size, policy.crop.method, policy.crop.antialias, axis=1
-        )
+        boxes = crops.sample_crop_boxes((batch, height, width), crop_seed, crop.area, crop.aspect, crop.box)
+        view = crops.resize_crops(images, boxes, size, crop.method, crop.antialias, axis=1)
         view = tf.clip_by_value(view, 0.0, 1.0)  # bicubic interpolation overshoots
         views.append(_finish(view, policy, index, seed_after))
     return tuple(views)

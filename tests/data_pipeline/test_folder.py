@@ -164,7 +164,7 @@ def test_a_stream_started_at_a_step_goes_on_as_the_uninterrupted_one(folder, sta
 
 
 @pytest.mark.filterwarnings("ignore:Skipping broken files")
-@pytest.mark.parametrize("host_crops", [None, views.byol(8)])
+@pytest.mark.parametrize("host_crops", [None, views.multi_crop(8, local_size=5, num_local=1)])
 def test_workers_share_each_batch_and_decode_nothing_else(folder, host_crops, monkeypatch):
     root = folder(24)
     (root / "class 0" / "004.jpg").write_bytes(b"broken")

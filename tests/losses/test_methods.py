@@ -90,6 +90,22 @@ def test_the_loss_is_the_papers(name, views):
     assert float(found) == pytest.approx(expected(name, loss, online, target), rel=100 * 10 * 2.0**-24)
 
 
+@pytest.mark.parametrize("name", ["byol", "simsiam", "moco", "swav", "lejepa"])
+def test_local_views_are_compared_with_the_global_ones_alone(name):
+    """Two of five views are global; the other losses compare all views with each other."""
+    loss, (online, target) = made(name), outputs(views=5)
+    shown = target[:, :2] if loss.needs_target or loss.needs_predictor else None
+    found = float(loss.terms(Hiddens(tf.constant(online), shown, 2), SEED)["loss"])
+    q, z = np.asarray(online, np.float64), np.asarray(target[:, :2], np.float64)
+    if name == "swav":
+        loss = reference.swav(q, np.asarray(loss.variables[0].numpy(), np.float64), num_global=2)
+    elif name == "lejepa":
+        loss = reference.lejepa(q, directions(loss), num_global=2)
+    else:
+        loss = LOSSES[name][1](loss, q, z)
+    assert found == pytest.approx(loss, rel=100 * 10 * 2.0**-24)
+
+
 @with_loss
 @pytest.mark.parametrize("views", [2, 4])
 def test_the_gradient_is_that_of_differences(name, views):

@@ -12,7 +12,8 @@ from keras_sslhsic.training.strategy import strategy
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "methods").glob("*.py"))
 SMALL = [
     "batch_size=8", "epochs=2", "precision=float32", "encoder.name=r18_1x", "model.projector_hidden=16",
-    "model.projection_dim=8", "model.num_classes=3", "views.size=16", "steps_per_execution=1", "strategy=one",
+    "model.projection_dim=8", "model.num_classes=3", "views.size=16", "views.local.size=8",
+    "steps_per_execution=1", "strategy=one",
 ]  # fmt: skip
 LARGE = {"queue_size": 16, "num_prototypes": 6, "num_slices": 8}
 
@@ -32,7 +33,7 @@ def test_it_builds_and_takes_a_step(path):
     large = [f"loss.{name}={value}" for name, value in LARGE.items() if name in settings.loss]
     settings = config.load(path, [*SMALL, *large])
     with settings.unlocked():
-        settings.encoder.update({"width": 0.05, "input_shape": (16, 16, 3), "stem": "small"})
+        settings.encoder.update({"width": 0.05, "input_shape": (None, None, 3), "stem": "small"})
     model = build.build_model(settings, steps_per_epoch=1, machines=strategy("one"))
     assert type(model) is methods.METHODS[path.stem] and type(model.objective) is model.default_loss
     images = np.random.default_rng(0).integers(0, 256, (8, 20, 20, 3), np.uint8)

@@ -21,19 +21,19 @@ BATCH, STEPS = 8, 3
 with_method = pytest.mark.parametrize("name", OTHERS)
 
 
-def encoder():
-    images = keras.Input((8, 8, 3))
+def encoder(side=8):
+    images = keras.Input((side, side, 3))
     x = keras.layers.Conv2D(6, 3, padding="same", use_bias=False)(images)
     x = keras.layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
     x = keras.layers.GlobalAveragePooling2D(dtype="float32")(keras.layers.ReLU()(x))
     return keras.Model(images, x)
 
 
-def made(name, policy=None, **compile_arguments):
+def made(name, policy=None, side=8, **compile_arguments):
     keras.utils.set_random_seed(1)
     method = methods.METHODS[name]
-    model = method(encoder(), 12, 8, views=policy or views.small_image(8), num_classes=3)
-    loss = method.default_loss(**OTHERS[name])
+    model = method(encoder(side), 12, 8, views=policy or views.small_image(8), num_classes=3)
+    loss = method.default_loss(**OTHERS.get(name, {}))
     model.compile(LARS(0.5), loss=loss, **compile_arguments)
     return model
 
@@ -101,18 +101,29 @@ def test_a_run_that_goes_on_from_a_checkpoint_or_a_file_is_the_same_run(name, im
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", [2, 4])
-@with_method
-def test_replicas_train_as_one_device_does(name, replicas, images):
+@pytest.mark.parametrize(
+    ("name", "replicas", "sides"),
+    [
+        *((name, replicas, (8, 8)) for name in OTHERS for replicas in (2, 4)),
+        *((name, 2, (8, 8, 5, 5)) for name in ("ssl_hsic", "swav", "lejepa")),
+    ],
+)
+def test_replicas_train_as_one_device_does(name, replicas, sides, images):
     """Three steps of training; a factor of the number of replicas would change a move by tenths of it."""
-    policy, runs = views.get(None), []
-    policy = views.ViewPolicy.from_dict(policy.to_dict() | {"size": 8})
-    crops = [np.clip(images[:, :8, :8] + shift, 0, 255).astype("uint8") for shift in (0, 9)]
+    none, local, runs = views.get(None).to_dict(), sides.count(5), []
+    off = {"probability": (0.0,) * len(sides)}
+    policy = views.ViewPolicy.from_dict(
+        none | {"size": 8, "local": {"count": local}, "blur": off, "solarize": off}
+    )
+    crops = {
+        f"view{1 + index}": np.clip(images[:, :side, :side] + 9 * index, 0, 255).astype("uint8")
+        for index, side in enumerate(sides)
+    }
     for count in (1, replicas):
         with strategy(f"cpu:{count}").scope():
-            model = made(name, policy)
+            model = made(name, policy, side=None)
         start = values(model)
-        data = {"view1": crops[0], "view2": crops[1], "label": np.arange(24) % 3}
+        data = {**crops, "label": np.arange(24) % 3}
         history = model.fit(data, batch_size=BATCH, verbose=0).history
         runs.append((start, values(model), history))
     (start, one, history), (_, many, other) = runs
@@ -134,6 +145,41 @@ def test_the_state_of_a_loss_moves_with_the_steps_and_is_saved(name, images, tmp
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(values(again)[variable], after[variable])
+
+
+LOCAL = views.multi_crop(8, local_size=5, num_local=3)
+
+
+@pytest.mark.parametrize("name", ["ssl_hsic", "simsiam", "swav"])
+def test_local_views_pass_the_online_networks_together_and_no_others(name, images):
+    """By moving statistics, so that one pass for several views is the same as one for each."""
+    model = made(name, LOCAL, side=None)
+    given = views.make_views(images[:4], LOCAL, [0, 1])
+    found, features = model.hiddens(given, training=False)
+    projections = [model.projector(model.encoder(x)) for x in given]
+    online = projections if model.predictor is None else [model.predictor(x) for x in projections]
+    target = projections[:2] if model.predictor is not None else None
+    if model.target:
+        target = [model.target_projector(model.target_encoder(x)) for x in given[:2]]
+    assert found.num_global == 2 and (found.target is None) == (target is None)
+    # Sums of at most 27 products, six layers after each other, on numbers below 10.
+    close = {"rtol": 0, "atol": 6 * 27 * 10 * 2.0**-24}
+    np.testing.assert_allclose(found.online, np.stack(online, axis=1), **close)
+    if target is not None:
+        np.testing.assert_allclose(found.target, np.stack(target, axis=1), **close)
+    np.testing.assert_allclose(features, model.encoder(given[0]), **close)
+
+
+@pytest.mark.slow
+def test_every_method_trains_on_views_of_two_sizes(images, tmp_path):
+    for name in ("ssl_hsic", *OTHERS):
+        model = made(name, LOCAL, side=None)
+        history = model.fit(images, batch_size=BATCH, verbose=0).history
+        assert all(np.all(np.isfinite(seen)) for seen in history.values()), name
+    with pytest.raises(ValueError, match="8 x 8 x 3, and the views are 5 x 5 x 3"):
+        made("swav", LOCAL).fit(images, batch_size=BATCH, verbose=0)
+    model.save(tmp_path / "model.keras")
+    assert keras.models.load_model(tmp_path / "model.keras").policy == LOCAL
 
 
 def test_prototypes_are_trained_with_the_networks_once_they_are_free(images):

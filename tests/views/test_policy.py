@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_sslhsic import views
 
 PRESETS = [views.byol(24), views.simclr(24), views.small_image(24), views.grayscale(24)]
+LOCAL = views.multi_crop(24, local_size=10, num_local=3)
 
 
 def random_images(batch, policy, height=40, width=32, seed=0):
@@ -22,7 +23,7 @@ def denormalized(view, policy):
     return np.asarray(view) * policy.std + policy.mean
 
 
-@pytest.mark.parametrize("policy", PRESETS)
+@pytest.mark.parametrize("policy", [*PRESETS, LOCAL])
 def test_round_trips_through_dicts_json_and_configs(policy):
     config = policy.to_dict()
     assert views.ViewPolicy.from_dict(config) == policy
@@ -41,7 +42,7 @@ def test_fields_can_be_overridden_in_a_config():
     assert policy.mean == views.grayscale().mean
 
 
-@pytest.mark.parametrize("name", ["byol", "simclr", "small_image", "grayscale"])
+@pytest.mark.parametrize("name", ["byol", "simclr", "multi_crop", "small_image", "grayscale"])
 def test_get_finds_presets(name):
     assert views.get(name) == getattr(views, name)()
 
@@ -75,6 +76,8 @@ def test_policies_saved_before_there_was_a_choice_are_redrawn():
         (lambda: views.get({"sise": 3}), r"size.*\['sise'\]"),
         (lambda: views.get({"blur": {"radius": 3}}), r"Blur.*sigma.*\['radius'\]"),
         (lambda: views.ViewPolicy(blur=views.Blur((1.0,))), r"\(1.0,\) and \(0.0, 0.2\)"),
+        (lambda: views.multi_crop(num_local=-1), "1 views.* found -1"),
+        (lambda: views.ViewPolicy(local=views.Local(2)), "2 views.* found 2"),
         (lambda: views.ViewPolicy(mean=(0.5,)), r"\(0.5,\) and \(0.229, 0.224, 0.225\)"),
         (lambda: views.finish_views([np.zeros((1, 4, 4, 3))], views.byol(4), [0, 1]), "2 views, found 1"),
         (lambda: views.prepare(np.zeros((1, 4, 4, 1)), views.byol(4)), "1 channels.* 3"),
@@ -95,8 +98,27 @@ def test_views_have_shape_type_and_range(policy):
         assert np.isfinite(values).all() and values.min() >= -1e-5 and values.max() <= 1 + 1e-5
 
 
+def test_local_views_are_small_and_of_small_parts_and_change_no_other_view():
+    # Each image is a ramp, whose range in a view is the share of the width that the view shows.
+    ramp = np.broadcast_to(np.linspace(0, 255, 200)[:, None], (16, 200, 200, 3)).astype(np.uint8)
+    plain = {"jitter": views.ColorJitter(0.0), "grayscale": 0.0, "mean": (0.0,) * 3, "std": (1.0,) * 3}
+    policy = dataclasses.replace(LOCAL, blur=views.Blur((0.0,) * 5), **plain)
+    made = views.make_views(ramp, policy, [0, 1])
+    assert [view.shape for view in made] == [(16, 24, 24, 3)] * 2 + [(16, 10, 10, 3)] * 3
+    for view, (low, high) in zip(made, [policy.crop.area] * 2 + [policy.local.area] * 3, strict=True):
+        # Sides are between those of the least tall and the tallest crop; half a pixel of the view at each end is not seen.
+        shown = np.ptp(np.asarray(view), axis=(1, 2, 3)) / (1 - 1 / view.shape[1])
+        assert shown.min() >= 0.9 * np.sqrt(low * 3 / 4) and shown.max() <= 1.1 * np.sqrt(high * 4 / 3)
+    large = dataclasses.replace(
+        policy, local=views.Local(), blur=views.Blur((0.0,) * 2), solarize=views.Solarize((0.0,) * 2)
+    )
+    for view, alone in zip(made, views.make_views(ramp, large, [0, 1]), strict=False):
+        np.testing.assert_array_equal(view, alone)
+
+
 @pytest.mark.parametrize(
-    ("policy", "compiled"), [(views.byol(24), False), (views.byol(24), True), (views.grayscale(24), True)]
+    ("policy", "compiled"),
+    [(LOCAL, True), (views.byol(24), False), (views.byol(24), True), (views.grayscale(24), True)],
 )
 def test_same_eager_in_a_graph_and_compiled(policy, compiled):
     images, seed = tf.constant(random_images(8, policy)), tf.constant([3, 4])

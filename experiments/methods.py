@@ -1,0 +1,270 @@
+"""All methods on the bundled images: one network, one set of views, one budget, one choice of the learning rate.
+
+    python experiments/methods.py            train and measure what the records lack
+    python experiments/methods.py --plot     write the table of docs/methods.md, and its chart, from the records
+
+Every method is trained once with each learning rate of one grid on four fifths of the training images; the rate of the best
+kNN accuracy on the other fifth is then trained with three seeds on all of them, and measured on the test images. A line of
+experiments/methods.jsonl is one training, written when it is over: a stopped experiment goes on where it was. What was
+trained with other settings is trained anew.
+"""
+
+import argparse
+import gc
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+# As `keras-sslhsic pretrain` has it: the networks of a step run side by side.
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+import keras
+import numpy as np
+from ml_collections import ConfigDict
+from scipy import stats
+
+from keras_sslhsic import pictures
+from keras_sslhsic.data.sources import bundled_splits, source
+from keras_sslhsic.evaluation.compare import BUNDLED, compare
+from keras_sslhsic.files import write_text
+from keras_sslhsic.runs import build, config
+from keras_sslhsic.training import state
+from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
+from keras_sslhsic.training.strategy import strategy
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "experiments" / "methods.jsonl"
+PAGE, CHART = ROOT / "docs" / "methods.md", ROOT / "docs" / "images" / "methods.png"
+BEGIN, END = "<!-- of experiments/methods.py --plot -->\n\n", "\n<!-- end -->"
+EVALS = {label: BUNDLED[label] for label in ("knn", "linear", "finetune 1 %")}
+RATES = (4e-3, 1.6e-2, 6.4e-2)  # peaks for a batch of 256, as in configs
+SEEDS = (1, 2, 3)
+HELD_OUT = 0.2
+EPOCHS = 4
+
+# Beside its network and its loss as they are by default: what its authors evaluate, and sizes that suit 10,000 images.
+METHODS: dict[str, dict[str, Any]] = {
+    "ssl_hsic": {"model": {"weight_ema": 0.99}},
+    "byol": {},
+    "simsiam": {},
+    "simclr": {},
+    "moco": {"loss": {"queue_size": 2048}},
+    "swav": {"loss": {"num_prototypes": 300, "frozen_steps": 78}},
+    "barlow_twins": {},
+    "vicreg": {},
+    "lejepa": {},
+}
+UNTRAINED = "untrained"
+Record = dict[str, Any]
+
+
+def settings_of(name: str, rate: float, seed: int, holdout: float) -> ConfigDict:
+    """The config of one training, or of the untrained encoder."""
+    own, method = METHODS.get(name, {}), "ssl_hsic" if name == UNTRAINED else name
+    base = config.read(ROOT / "configs" / "fashion_small.py").to_dict()
+    changed = {
+        "name": name,
+        "method": method,
+        "seed": seed,
+        "epochs": EPOCHS,
+        "data": {"source": "bundled", "holdout": holdout},
+        "encoder": base["encoder"] | {"width": 0.25},
+        "model": {"projector_hidden": 512, "projection_dim": 128, **own.get("model", {})},
+        "loss": {"name": config.schema.loss_of(method), **own["loss"]} if "loss" in own else None,
+        "optimizer": base["optimizer"] | {"learning_rate": rate},
+    }
+    return config.completed(ConfigDict(base | changed))
+
+
+class Clock(keras.callbacks.Callback):
+    """Processor seconds of a step, of all threads: the least of the epochs, without the first, which traces."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.begun = time.process_time()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if epoch:
+            seconds = (time.process_time() - self.begun) / self.params["steps"]
+            self.seconds = min(getattr(self, "seconds", seconds), seconds)
+
+
+def train(settings: ConfigDict) -> Record:
+    """Trains as a config says, and measures; nothing is measured where the training diverged."""
+    keras.backend.clear_session()
+    gc.collect()
+    if settings.name == UNTRAINED:
+        return {"results": measured(build.initial_encoder(settings), settings)}
+    images = source(settings)
+    model = build.build_model(settings, images.steps_per_epoch, strategy("one"))
+    clock = Clock()
+    # Of every method with a target 0.99: 0.996 and 0.999 are for trainings of a thousand times as many steps.
+    target = [TargetEMA(settings.target_ema)] if model.target else []
+    try:
+        fitted = model.fit(images, epochs=EPOCHS, verbose=0, callbacks=[StopOnFault(), clock, *target])
+    except FloatingPointError:
+        return {"results": []}
+    return {
+        "results": measured(model.serving_encoder(), settings),
+        "last": {name: round(float(values[-1]), 6) for name, values in fitted.history.items()},
+        "step_seconds": round(clock.seconds, 5),
+        "state_bytes": sum(v.numpy().nbytes for v in state.variables(model).values()),
+    }
+
+
+def measured(encoder: Any, settings: ConfigDict) -> list[dict[str, Any]]:
+    """Results of an encoder: on held-out images kNN alone."""
+    fit, test = bundled_splits(settings.data.holdout)
+    evals = {"knn": EVALS["knn"]} if settings.data.holdout else EVALS
+    splits = {"train": fit, "test": test}
+    found = compare({settings.name: encoder}, evals, splits, data="bundled", seed=settings.seed)
+    return [result.to_dict() for result in found]
+
+
+def value(record: Record, label: str) -> float:
+    """What an evaluation measured, in percent; that of a training that diverged is below all others."""
+    return next((100 * found["value"] for found in record["results"] if found["label"] == label), -1.0)
+
+
+def load() -> list[Record]:
+    """The records there are; a setting that came later has its default."""
+    records = [json.loads(line) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []
+    return [
+        record | {"settings": _as_read(config.completed(ConfigDict(record["settings"])))}
+        for record in records
+    ]
+
+
+def _as_read(settings: ConfigDict) -> Any:
+    return json.loads(json.dumps(settings.to_dict()))
+
+
+def record_of(method: str, rate: float, seed: int, holdout: float, run: bool) -> Record | None:
+    """The record of a training; without one None, or, to `run`, that of the training that is made now."""
+    settings = settings_of(method, rate, seed, holdout)
+    given = _as_read(settings)
+    if found := [record for record in load() if record["settings"] == given]:
+        return found[0]
+    if not run:
+        return None
+    made = {
+        "method": method,
+        "rate": rate,
+        "seed": seed,
+        "holdout": holdout,
+        **train(settings),
+        "settings": given,
+    }
+    # As a whole: a kill leaves the file as it was.
+    write_text(RECORDS, "".join(json.dumps(record) + "\n" for record in [*load(), made]))
+    print(
+        f"{method}, rate {rate:g}, seed {seed}:",
+        *(f"{value(made, label):.1f}" for label in EVALS),
+        flush=True,
+    )
+    return made
+
+
+def run() -> None:
+    """Makes what the records lack: the choice of the rates, and then all methods with one seed after the other."""
+    chosen = {method: choice(method, run=True) for method in METHODS}
+    for seed in SEEDS:
+        for method, held_out in chosen.items():
+            record_of(method, best(held_out), seed, 0.0, run=True)
+        record_of(UNTRAINED, RATES[0], seed, 0.0, run=True)
+
+
+def choice(method: str, run: bool = False) -> dict[float, float]:
+    """The kNN accuracy on held-out images by learning rate, in percent."""
+    found = {rate: record_of(method, rate, 0, HELD_OUT, run) for rate in RATES}
+    return {rate: value(record, "knn") for rate, record in found.items() if record is not None}
+
+
+def best(held_out: dict[float, float]) -> float:
+    """The learning rate of the best accuracy."""
+    return max(held_out, key=lambda rate: held_out[rate], default=RATES[0])
+
+
+def summary(method: str) -> tuple[dict[float, float], list[Record]]:
+    """The accuracies by learning rate, and the records of the seeds that there are."""
+    held_out = {} if method == UNTRAINED else choice(method)
+    rate = RATES[0] if method == UNTRAINED else best(held_out)
+    found = [record_of(method, rate, seed, 0.0, run=False) for seed in SEEDS]
+    return held_out, [record for record in found if record is not None]
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """The mean, and half the 95 % interval of Student's t over the seeds."""
+    if len(values) < 2:
+        return float(np.mean(values)), float("nan")
+    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+    return float(np.mean(values)), float(half)
+
+
+def plot() -> None:
+    """Writes the table and the chart of those methods that have a record of a seed."""
+    found = {method: summary(method) for method in (*METHODS, UNTRAINED)}
+    found = {method: (held_out, records) for method, (held_out, records) in found.items() if records}
+    points = {
+        method: [interval([value(record, label) for record in records]) for label in EVALS]
+        for method, (_, records) in found.items()
+    }
+    # The least of the seeds: other work on the machine makes a step longer, and none makes it shorter.
+    seconds = {
+        method: min((record["step_seconds"] for record in records if "step_seconds" in record), default=0.0)
+        for method, (_, records) in found.items()
+    }
+    rates = " / ".join(f"{rate:g}" for rate in RATES)
+    lines = [
+        f"| method | held out, at {rates} | {' | '.join(EVALS)} | a step | state, MB | seeds |",
+        "| --- " * (5 + len(EVALS)) + "|",
+    ]
+    for method, (held_out, records) in found.items():
+        chosen = " / ".join(
+            f"**{v:.1f}**" if rate == best(held_out) else f"{v:.1f}" for rate, v in held_out.items()
+        )
+        measures = " | ".join(f"{mean:.1f} ± {half:.1f}" for mean, half in points[method])
+        step = f"{seconds[method] / seconds['ssl_hsic']:.2f}" if seconds[method] else ""
+        size = f"{records[0]['state_bytes'] / 1e6:.1f}" if seconds[method] else ""
+        lines.append(f"| `{method}` | {chosen} | {measures} | {step} | {size} | {len(records)} |")
+    lines += ["", f"![Accuracies of the methods](images/{CHART.name})"]
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    write_text(PAGE, before + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2])
+    pictures.save(chart(points), CHART)
+
+
+def chart(points: dict[str, list[tuple[float, float]]]) -> "Figure":
+    """A row for each method, a mark with its interval for each evaluation."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 4.0), layout="constrained")
+    axes = figure.subplots()
+    for index, label in enumerate(EVALS):
+        means, halves = np.transpose([measures[index] for measures in points.values()])
+        places = -np.arange(len(means)) - 0.2 * (index - 1)
+        axes.errorbar(means, places, xerr=halves, fmt="o", capsize=2, label=label)
+    axes.set_yticks(-np.arange(len(points)), list(points))
+    axes.set_xlabel("% of the test images")
+    axes.grid(axis="x", alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--plot", action="store_true", help="the table and the chart of the records")
+    if parser.parse_args().plot:
+        plot()
+    else:
+        run()
+
+
+if __name__ == "__main__":
+    main()
