@@ -9,7 +9,7 @@
 # make test-hub    train networks of keras-hub, which asks for more than they need, in an environment of its own
 # make lint        ruff and mypy
 # make lock        resolve requirements.lock again
-# make docs        build the documentation into site/
+# make docs        build the documentation into site/; make test-docs looks at it in a browser (Chromium)
 # make notebooks   run the notebooks in colab/ and keep their outputs
 # make tpu-check  compile the training step for a TPU, without one; ONLY=small|local|swav|r50|r50_local|replicas|negative for one case
 # make clean       remove what these targets made
@@ -155,14 +155,18 @@ tpu-check: .venv-tpu/installed
 	  tensorflow-tpu==2.20.0 libtpu==0.0.30 jax==0.6.2 jaxlib==0.6.2
 	@touch $@
 
-.PHONY: docs notebooks
+.PHONY: docs test-docs notebooks
 docs: .venv-docs/installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+
+# PICTURES=folder keeps what the browser showed.
+test-docs: docs
+	.venv-docs/bin/python tools/check_site.py $(PICTURES)
 
 notebooks: .venv/installed
 	$(BIN)/python tools/run_notebooks.py
 
-# Pages are made from the sources alone: neither TensorFlow nor the package is installed.
+# Pages are made from the sources alone: neither TensorFlow nor the package is installed. Playwright drives the Chromium that is there.
 .venv-docs/installed: requirements-docs.txt
 	$(PYTHON) -m venv .venv-docs
 	.venv-docs/bin/pip install --quiet --progress-bar off -r requirements-docs.txt

@@ -691,3 +691,14 @@ def test_without_averaged_weights_the_trained_encoder_stands_beside_the_first_on
     # What a run of before, which did not keep it, is taken to have started from.
     first = build.initial_encoder(folder.load_config(tmp_path / "run")).predict(images, verbose=0)
     np.testing.assert_allclose(untrained, first, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_page_on_commands_is_that_of_the_parser():
+    """In a process of its own: protocols that tests register have flags too."""
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, root / "tools" / "commands_page.py"], capture_output=True, text=True
+    )
+    page = (root / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert page == done.stdout, "Write it anew: python tools/commands_page.py > docs/commands.md"

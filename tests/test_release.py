@@ -66,7 +66,7 @@ def test_one_address():
         named = re.findall(r"github(?:\.com)?/([\w.-]+/keras_sslhsic)", file.read_text("utf-8"))
         found += [(file.name, other) for other in named if other != owner]
     assert not found
-    assert f"repo_url: {address()}\n" in (ROOT / "mkdocs.yml").read_text()
+    assert f"link: {address()}}}]\n" in (ROOT / "mkdocs.yml").read_text()
 
 
 def test_the_description_reads_where_there_is_no_repository(metadata):

@@ -8,7 +8,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-HOLDERS = ("CITATION.cff", "mkdocs.yml", "colab/*.ipynb")  # those that can't read it when they are used
+HOLDERS = (
+    "CITATION.cff",
+    "mkdocs.yml",
+    "docs/*.md",
+    "colab/*.ipynb",
+    "examples/*.py",
+)  # those that can't read it when they are used
 
 
 def address() -> str:
