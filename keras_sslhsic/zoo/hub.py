@@ -44,10 +44,11 @@ def fetch(address: str, cache_dir: str | os.PathLike | None = None) -> Path:
         ) from error
     repository, revision = found.groups()
     endpoint = os.environ.get("HF_ENDPOINT")
+    cache = None if cache_dir is None else os.fspath(cache_dir)
     try:
         for file in (ENTRY_FILE, ENCODER_FILE):
             path = Path(
-                hf_hub_download(repository, file, revision=revision, cache_dir=cache_dir, endpoint=endpoint)
+                hf_hub_download(repository, file, revision=revision, cache_dir=cache, endpoint=endpoint)
             )
             revision = path.parent.name  # the commit
     except (OSError, ValueError, errors.EntryNotFoundError) as error:
