@@ -16,7 +16,7 @@ from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.data.tfds import prepared_builder
 from keras_sslhsic.evaluation.loading import Needs, reader, record, scan
 from keras_sslhsic.evaluation.maps import UNKNOWN, VOID, MapSplit
-from keras_sslhsic.evaluation.settings import Setting, natural, positive, share, text
+from keras_sslhsic.evaluation.settings import Setting, natural, portion, positive, share, text
 from keras_sslhsic.files import display, read_regular
 
 VOC, NYU = "voc2012", "nyu_depth_v2"
@@ -387,7 +387,7 @@ _SETTINGS = {
     "test_share": Setting(
         share, "share of a folder without train and test that is held out to test on", "0.2"
     ),
-    "max_broken": Setting(checks.number, "share of broken files that a folder may have", "0.01"),
+    "max_broken": Setting(portion, "share of broken files that a folder may have", "0.01"),
 }
 FOR_SEGMENTATION = Needs(
     load_masks,

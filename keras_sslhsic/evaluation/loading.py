@@ -19,7 +19,7 @@ from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.data.tfds import SPLITS, prepared_builder
 from keras_sslhsic.encoders.spec import LARGEST_SIDE
 from keras_sslhsic.evaluation.images import Labelled, Split
-from keras_sslhsic.evaluation.settings import Setting, natural, share, text
+from keras_sslhsic.evaluation.settings import Setting, natural, portion, share, text
 
 
 def paper_short_side(size: int) -> int:
@@ -128,9 +128,7 @@ _SETTINGS = IMAGE_SETTINGS | {
     "test_share": Setting(
         share, "share of a folder without train and test that is held out to test on", "0.2"
     ),
-    "max_broken": Setting(
-        partial(checks.number, most=1.0), "share of broken files that a folder may have", "0.01"
-    ),
+    "max_broken": Setting(portion, "share of broken files that a folder may have", "0.01"),
 }
 _VALIDATION = Setting(
     text, "of a TensorFlow data set, such as train[90%:]", "some training images are held out", str
