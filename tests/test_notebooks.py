@@ -78,3 +78,10 @@ def test_runs(name, tmp_path, monkeypatch):
     client.execute()
     pictures = [output for output in outputs(notebook) if "image/png" in output.get("data", {})]
     assert len(pictures) == len([o for o in outputs(read(name)) if "image/png" in o.get("data", {})])
+
+
+def test_the_one_that_trains_asks_for_an_accelerator_and_says_what_it_found():
+    notebook = read("pretrain")
+    assert notebook.metadata.accelerator == "GPU"
+    (said,) = [output.text for output in outputs(notebook) if output.get("text", "").startswith("Found ")]
+    assert "Change runtime type" in said
