@@ -76,7 +76,7 @@ def test_a_vision_transformer_has_no_batch_statistics(tmp_path):
 def test_networks_of_keras_hub(tmp_path):
     keras_hub = pytest.importorskip("keras_hub", reason="make test-hub runs it, in an environment of its own")
     residual = keras_hub.models.ResNetBackbone(
-        input_conv_filters=[8],
+        input_conv_filters=[64],
         input_conv_kernel_sizes=[3],
         stackwise_num_filters=[64],
         stackwise_num_blocks=[1],
