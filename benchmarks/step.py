@@ -34,8 +34,9 @@ ROW = "{:<12} {:>10} {:>12} {:>10} {:>8}"
 def parts(model, data: dict[str, tf.Tensor]) -> dict[str, tuple[Callable, list[tf.Tensor]]]:
     """What a step does beside its network: {name: (function, its arguments)}."""
     seeds = model._seeds()
-    shape = [data["image"].shape[0], model.policy.num_views, model.projection_dim]
-    online, target = (tf.random.stateless_normal(shape, [0, seed]) for seed in (2, 3))
+    images, size = data["image"].shape[0], model.projection_dim
+    online = tf.random.stateless_normal([images, model.policy.num_views, size], [0, 2])
+    target = tf.random.stateless_normal([images, model.policy.num_global, size], [0, 3])
     gradients = [1e-3 * tf.convert_to_tensor(v.value) for v in model.trained_variables]
 
     def loss(online, target):

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_sslhsic import LARS, SSLHSIC, evaluation, methods, views
+from keras_sslhsic import LARS, SSLHSIC, evaluation, views
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (12, 36, 36, 3), dtype=np.uint8)
 
@@ -40,19 +40,18 @@ def vision_transformer(size=32, patch=8, width=16):
     return keras.Model(images, x)
 
 
-def check(encoder, method, path):
+def check(encoder, path):
     """Trains two steps, and has features from the trainer, its encoder, and the files of both."""
-    model = method(encoder, 16, 8, views=views.byol(32), weight_ema=0.5)
+    model = SSLHSIC(encoder, 16, 8, views=views.byol(32), weight_ema=0.5)
     before = [value.copy() for value in encoder.get_weights()]
-    targets = [] if model.target_encoder is None else model.target_encoder.get_weights()
     model.compile(LARS(0.5))
     history = model.fit(IMAGES, batch_size=6, verbose=0).history
     assert np.isfinite(history["loss"]).all() and int(model.step.numpy()) == 2
     assert any(np.abs(a - b).max() > 0 for a, b in zip(before, encoder.get_weights(), strict=True))
-    assert len(targets) in (0, len(before))
     images = IMAGES[:, :32, :32]
     features = evaluation.extract_features(model, images, batch_size=6)
-    # Two programs of one network: each is off from exact arithmetic by what float32 makes of it.
+    # Two programs of one network differ by rounding; weights that are not the saved ones, or images that are normalised
+    # otherwise, would change tenths.
     np.testing.assert_allclose(features, model.predict(images, verbose=0), rtol=1e-3, atol=1e-5)
     model.save(path / "model.keras")
     model.serving_encoder().save(path / "encoder.keras")
@@ -64,19 +63,20 @@ def check(encoder, method, path):
 
 @pytest.mark.slow
 def test_networks_of_keras_applications(tmp_path):
-    check(mobile_net(), SSLHSIC, tmp_path)
+    check(mobile_net(), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_vision_transformer_has_no_batch_statistics(tmp_path):
     encoder = vision_transformer()
     assert not [layer for layer in encoder.layers if isinstance(layer, keras.layers.BatchNormalization)]
-    check(encoder, SSLHSIC, tmp_path)
+    check(encoder, tmp_path)
 
 
 def test_networks_of_keras_hub(tmp_path):
     keras_hub = pytest.importorskip("keras_hub", reason="make test-hub runs it, in an environment of its own")
     residual = keras_hub.models.ResNetBackbone(
-        input_conv_filters=[8],
+        input_conv_filters=[64],
         input_conv_kernel_sizes=[3],
         stackwise_num_filters=[64],
         stackwise_num_blocks=[1],
@@ -85,8 +85,4 @@ def test_networks_of_keras_hub(tmp_path):
         image_shape=(32, 32, 3),
     )
     pooled = keras.layers.GlobalAveragePooling2D()(residual.output)
-    check(keras.Model(residual.input, pooled), SSLHSIC, tmp_path)
-    transformer = keras_hub.models.ViTBackbone(
-        image_shape=(32, 32, 3), patch_size=8, num_layers=1, num_heads=2, hidden_dim=16, mlp_dim=32
-    )
-    check(keras.Model(transformer.input, transformer.output[:, 0]), methods.BYOL, tmp_path)
+    check(keras.Model(residual.input, pooled), tmp_path)

@@ -118,7 +118,12 @@ def test_local_views_are_small_and_of_small_parts_and_change_no_other_view():
 
 @pytest.mark.parametrize(
     ("policy", "compiled"),
-    [(LOCAL, True), (views.byol(24), False), (views.byol(24), True), (views.grayscale(24), True)],
+    [
+        (views.multi_crop(24, 10, 1), True),
+        (views.byol(24), False),
+        (views.byol(24), True),
+        (views.grayscale(24), True),
+    ],
 )
 def test_same_eager_in_a_graph_and_compiled(policy, compiled):
     images, seed = tf.constant(random_images(8, policy)), tf.constant([3, 4])
