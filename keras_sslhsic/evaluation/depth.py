@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic.encoders.resnet import BATCH_NORM
-from keras_sslhsic.evaluation import dense
+from keras_sslhsic.evaluation import dense, dense_protocol
 from keras_sslhsic.evaluation.dense_sets import FOR_DEPTH
 from keras_sslhsic.evaluation.protocol import register
 from keras_sslhsic.evaluation.results import Result
@@ -136,11 +136,11 @@ TASK = dense.Task(
 
 @register(
     "depth",
-    dense.settings(DEFAULTS),
+    dense_protocol.settings(DEFAULTS),
     on_features=False,
     network=True,
     needs=FOR_DEPTH,
-    arguments=partial(dense.arguments, DEFAULTS),
+    arguments=partial(dense_protocol.arguments, DEFAULTS),
 )
 def estimate_depth(encoder: keras.Model, splits: Mapping[str, Any], **options: Any) -> Result:
     """The errors of depth that a network which starts from the encoder predicts.
@@ -148,11 +148,11 @@ def estimate_depth(encoder: keras.Model, splits: Mapping[str, Any], **options: A
     Args:
         encoder: what `encoders.encoder_of` takes; it stays as it is.
         splits: `maps.MapSplit`s of depth, "train", "test" and perhaps "validation"; see `dense_sets`.
-        **options: those of `dense.evaluate`.
+        **options: those of `dense_protocol.evaluate`.
 
     Returns:
         Result, over all known pixels: "pct1.25", the share with max(d / e, e / d) < 1.25; "pct1.25^2" and "pct1.25^3"; "rms",
         the root mean square error in metres; "rel", the mean of |d - e| / d.
     """
-    options = {"recipe": dense.recipes(**DEFAULTS), **options}
-    return dense.evaluate(TASK, encoder, splits, **options)
+    options = {"recipe": dense_protocol.recipes(**DEFAULTS), **options}
+    return dense_protocol.evaluate(TASK, encoder, splits, **options)

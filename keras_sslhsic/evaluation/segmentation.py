@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic.evaluation import dense
+from keras_sslhsic.evaluation import dense, dense_protocol
 from keras_sslhsic.evaluation.dense_sets import FOR_SEGMENTATION
 from keras_sslhsic.evaluation.maps import VOID
 from keras_sslhsic.evaluation.protocol import register
@@ -101,11 +101,11 @@ TASK = dense.Task(
 
 @register(
     "segmentation",
-    dense.settings(DEFAULTS),
+    dense_protocol.settings(DEFAULTS),
     on_features=False,
     network=True,
     needs=FOR_SEGMENTATION,
-    arguments=partial(dense.arguments, DEFAULTS),
+    arguments=partial(dense_protocol.arguments, DEFAULTS),
 )
 def segment(encoder: keras.Model, splits: Mapping[str, Any], **options: Any) -> Result:
     """The mean intersection over union of a fully convolutional network that starts from the encoder.
@@ -113,10 +113,10 @@ def segment(encoder: keras.Model, splits: Mapping[str, Any], **options: Any) -> 
     Args:
         encoder: what `encoders.encoder_of` takes; it stays as it is.
         splits: `maps.MapSplit`s of classes, "train", "test" and perhaps "validation"; see `dense_sets`.
-        **options: those of `dense.evaluate`.
+        **options: those of `dense_protocol.evaluate`.
 
     Returns:
         Result: "miou", without void pixels and classes that are neither there nor predicted.
     """
-    options = {"recipe": dense.recipes(**DEFAULTS), **options}
-    return dense.evaluate(TASK, encoder, splits, **options)
+    options = {"recipe": dense_protocol.recipes(**DEFAULTS), **options}
+    return dense_protocol.evaluate(TASK, encoder, splits, **options)

@@ -10,7 +10,7 @@ from sklearn.metrics import jaccard_score
 
 from keras_sslhsic.encoders import Architecture, with_preprocessing
 from keras_sslhsic.encoders.resnet import resnet
-from keras_sslhsic.evaluation import PROTOCOLS, dense, depth, reporting, results, segmentation
+from keras_sslhsic.evaluation import PROTOCOLS, dense, dense_protocol, depth, reporting, results, segmentation
 from keras_sslhsic.evaluation.maps import VOID, MapSplit
 
 TINY = Architecture((1, 1, 1), (8, 16, 16), bottleneck=False, stem_channels=8)
@@ -287,7 +287,7 @@ def test_a_training_that_diverged_and_maps_of_nothing(encoder, monkeypatch):
         (np.zeros((2, 9)), "No pixel of the test maps is known"),
     ):
         made = {**found, "statistics": statistics}
-        monkeypatch.setattr(dense, "_trained", lambda *arguments, made=made, **options: made)
+        monkeypatch.setattr(dense_protocol, "_trained", lambda *arguments, made=made, **options: made)
         with pytest.raises(ValueError, match=message):
             PROTOCOLS["segmentation"].run(encoder, {"train": split, "test": split}, **QUICK)
 
