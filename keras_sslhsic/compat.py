@@ -196,11 +196,7 @@ def of_all_replicas(strategy: tf.distribute.Strategy, value: int) -> list[int]:
 class Batches(DataAdapter):
     """What Keras makes of a `keras.utils.PyDataset` or a generator: `fit`, `evaluate` and `predict` of Keras take it too.
 
-    Attributes:
-        source: what it is made of.
-        first: the first batch.
-        dataset: all of them.
-        num_batches: batches there are; None where that is not known.
+    It has the `source` that it is made of, the `first` batch, all of them as a `dataset`, and `num_batches`, or None.
     """
 
     def __init__(self, x: Any, first: Any) -> None:
@@ -278,11 +274,9 @@ def calls(model: Any) -> list[Call] | None:
 
 def layers_within(layer: Any) -> list[keras.Layer]:
     """The layers that a layer holds itself."""
-    return (
-        list(layer._flatten_layers(include_self=False, recursive=False))
-        if isinstance(layer, keras.Layer)
-        else []
-    )
+    if not isinstance(layer, keras.Layer):
+        return []
+    return list(layer._flatten_layers(include_self=False, recursive=False))
 
 
 def _nodes(network: keras.Model) -> list:
@@ -334,7 +328,6 @@ def set_trainable(model: keras.Model, trainable: bool) -> None:
 
 NOTE = "keras_sslhsic"  # attribute of a .weights.h5 file, member of a .keras file: JSON
 
-
 # What layers save since Keras 3.14, with the values under which they compute what they did before. Older Keras takes no such
 # keys, and every Keras takes their absence.
 _SAVED_SINCE = {"BatchNormalization": {"renorm": False, "renorm_clipping": None, "renorm_momentum": 0.99}}
@@ -372,9 +365,7 @@ def weights_file(model: keras.Model, note: Mapping[str, Any]) -> bytes:
     """What `model.save_weights("NAME.weights.h5")` writes, with a note; HDF5 would end the process on a full disk."""
     content = io.BytesIO()
     store = saving_lib.H5IOStore(content, mode="w")
-    saving_lib._save_state(
-        model, weights_store=store, assets_store=None, inner_path="", visited_saveables=set()
-    )
+    saving_lib._save_state(model, store, assets_store=None, inner_path="", visited_saveables=set())
     store.close()
     with h5py.File(content, "r+") as file:
         file.attrs[NOTE] = json.dumps(note)

@@ -19,9 +19,8 @@ SHEET, VIEWS, CURVES, FEATURES, NEIGHBOURS, REPORT, SEGMENTATION, DEPTH = _ALL =
 _NAMES = frozenset(_ALL)
 _MOST_POINTS = 2**16 - 1  # of a side that matplotlib draws
 SOFTWARE = "keras_sslhsic"
-_MARKS = tuple(
-    f"Software\0{name}".encode() for name in (SOFTWARE, "Matplotlib")
-)  # earlier versions left the second
+# Earlier versions left the second.
+_MARKS = f"Software\0{SOFTWARE}".encode(), b"Software\0Matplotlib"
 
 
 def is_own(file: str | os.PathLike) -> bool:

@@ -29,34 +29,29 @@ _NOT_DRAWN = {"epoch", "seconds", "hsic_zz"}  # whose square root is
 
 
 def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = None) -> "Figure":
-    """Draws what `fit` logged, a panel a quantity.
+    """Draws what `fit` logged, a panel a quantity, and saves the picture if a path is given.
 
     Args:
         history: {name: a value an epoch}, such as `model.fit(...).history`.
-        path: where to save the picture; None does not.
-
-    Returns:
-        The matplotlib Figure.
+        path: of the picture.
     """
     from matplotlib.figure import Figure
 
     series = {name: np.asarray(values, float) for name, values in history.items()}
     if "hsic_zz" in series:
         series["sqrt_hsic_zz"] = np.sqrt(np.maximum(series["hsic_zz"], 0.0))
-    panels = [(title, [n for n in names if n in series]) for title, names in _PANELS]
-    drawn = {name for _, names in panels for name in names} | _NOT_DRAWN
-    panels += [(name.replace("_", " "), [name]) for name in series if name not in drawn]
-    panels = [(title, names) for title, names in panels if names]
-    columns = 3
-    rows = max(1, -(-len(panels) // columns))
+    known = {name for _, names in _PANELS for name in names} | _NOT_DRAWN
+    others = [(name.replace("_", " "), (name,)) for name in series if name not in known]
+    panels = [(title, [n for n in names if n in series]) for title, names in (*_PANELS, *others)]
+    panels = [panel for panel in panels if panel[1]]
+    columns, rows = 3, max(1, -(-len(panels) // 3))
     figure = Figure(figsize=(4.2 * columns, 2.8 * rows), layout="constrained")
     for axes, (title, names) in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=False):
         for name in names:
             epochs = np.arange(1, len(series[name]) + 1)
-            known = ~np.isnan(series[name])  # evaluations are not made in every epoch
-            axes.plot(
-                epochs[known], series[name][known], marker="." if len(epochs) < 40 else None, label=name
-            )
+            marker = "." if len(epochs) < 40 else None
+            made = ~np.isnan(series[name])  # evaluations are not made in every epoch
+            axes.plot(epochs[made], series[name][made], marker=marker, label=name)
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("epoch", fontsize=8)
         axes.grid(alpha=0.3)
@@ -82,18 +77,15 @@ def feature_map(
         features: [N, F].
         labels: int [N].
         class_names: names for the legend.
-        path: where to save the picture; None does not.
+        path: as in `curves`.
         seed: of t-SNE.
-
-    Returns:
-        The matplotlib Figure.
     """
     from matplotlib.figure import Figure
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
+    from sklearn.preprocessing import normalize
 
-    norms = np.linalg.norm(features, axis=1, keepdims=True)
-    directions = features / np.maximum(norms, 1e-12)
+    directions = normalize(features)
     if directions.shape[1] > 50:
         directions = PCA(50, random_state=seed).fit_transform(directions)
     perplexity = min(30.0, max(1.0, (len(features) - 1) / 4))
@@ -129,12 +121,9 @@ def neighbours(
     Args:
         images: uint8 [N, H, W, C].
         features: name of an encoder -> [N, F].
-        path: where to save the picture; None does not.
+        path: as in `curves`.
         queries: rows.
         count: neighbours of each.
-
-    Returns:
-        The matplotlib Figure.
     """
     from matplotlib.figure import Figure
 

@@ -54,8 +54,7 @@ def check_crops(crops: Any) -> None:
         raise ValueError("The crops hold NaN or infinite values: find out where they come from.")
     if not (low >= -0.5 and high <= 1.5):
         raise ValueError(
-            f"Crops that are not uint8 must lie in [0, 1], found values from {low:g} to {high:g}: give them as uint8 in "
-            "[0, 255], or divide by 255."
+            f"Crops that are not uint8 must lie in [0, 1], found values from {low:g} to {high:g}: divide by 255."
         )
 
 
@@ -158,15 +157,13 @@ class ArrayImages(Images):
             parts += [f"{name} {column.dtype} {column.shape}", few]
         return digest(*parts)
 
-    def _reading(
-        self, epoch: int, step: int, epochs: int | None, share: tuple[int, int]
-    ) -> tuple[tf.data.Dataset, Read]:
+    def _reading(self, share: tuple[int, int], epochs: int | None) -> tuple[Order, Read]:
         # By a Python function, since TensorFlow would copy the whole array, and its graphs end at 2 GiB.
         def read(_: np.ndarray, examples: np.ndarray) -> dict[str, np.ndarray]:
             rows = examples[part(len(examples), share)]
             return {name: self._rows(name, rows) for name in self._arrays}
 
-        return self.order.batches(epoch, step, epochs), read
+        return self.order, read
 
     def _rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         array = self._arrays[name]

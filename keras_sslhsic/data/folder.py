@@ -222,13 +222,11 @@ class FolderImages(Images):
         few = (self.files[number] for number in spread(len(self.files), 1024))
         return digest("\n".join(names), " ".join(str(_size(file)) for file in few))
 
-    def _reading(
-        self, epoch: int, step: int, epochs: int | None, share: tuple[int, int]
-    ) -> tuple[tf.data.Dataset, Read]:
+    def _reading(self, share: tuple[int, int], epochs: int | None) -> tuple[Order, Read]:
         def read(epoch: np.ndarray, examples: np.ndarray) -> dict[str, np.ndarray]:
             return self._batch(int(epoch), examples, examples[part(len(examples), share)])
 
-        return self.order.batches(epoch, step, epochs), read
+        return self.order, read
 
     def _batch(self, epoch: int, batch: np.ndarray, mine: np.ndarray) -> dict[str, np.ndarray]:
         """The columns of those files of a batch that are `mine`."""

@@ -73,8 +73,8 @@ class Images(abc.ABC):
             raise ValueError(
                 f"A batch of {self.batch_size} images cannot be shared by {count} workers: make it a multiple of {count}."
             )
-        examples, read = self._reading(epoch, step, epochs, share)
-        return map_python(examples, read, self._specs(count))
+        order, read = self._reading(share, epochs)
+        return map_python(order.batches(epoch, step, epochs), read, self._specs(count))
 
     def ordered(self, **changes: Any) -> "Images":
         """The same images in another `Order`: `shuffle=False, drop_remainder=False` is each of them once, as they come."""
@@ -92,10 +92,8 @@ class Images(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def _reading(
-        self, epoch: int, step: int, epochs: int | None, share: tuple[int, int]
-    ) -> tuple[tf.data.Dataset, Read]:
-        """What `batches` maps: a stream of (epoch, numbers of the examples of a batch), and what reads a share of one."""
+    def _reading(self, share: tuple[int, int], epochs: int | None) -> tuple[Order, Read]:
+        """The order in which `batches` goes on, and what reads a share of a batch of it."""
 
     def _specs(self, count: int) -> dict[str, tf.TensorSpec]:
         size = self.batch_size // count if self.order.drop_remainder else None
@@ -117,8 +115,7 @@ def unpack(data: Any) -> tuple[Any, Any]:
     if isinstance(data, (tuple, list)):
         if any(part is not None for part in data[2:]) or not data:
             raise ValueError(
-                f"A batch must be images, or (images, labels), found {len(data)} parts: leave out the weights of "
-                "samples, which training without labels has no use for."
+                f"A batch must be images, or (images, labels), found {len(data)} parts: leave out the weights of samples."
             )
         labels = data[1] if len(data) > 1 else None
         images, own_labels = unpack(data[0])

@@ -40,8 +40,7 @@ class Order:
         checks.flag("drop_remainder", self.drop_remainder)
         if self.steps_per_epoch < 1:
             raise ValueError(
-                f"The data set has {self.num_examples} examples, fewer than one batch of {self.batch_size}: use a smaller "
-                "batch_size."
+                f"The data set has {self.num_examples} examples, fewer than one batch of {self.batch_size}: lower batch_size."
             )
 
     @property

@@ -40,8 +40,7 @@ def stratified_split(labels: np.ndarray, fraction: float, seed: int = 0) -> tupl
     missing = np.setdiff1d(labels, labels[fit])
     if len(missing):
         raise ValueError(
-            f"Holding out {fraction:g} of every class leaves none to learn of the classes "
-            f"{missing[:10].tolist()}: give more images of them."
+            f"Holding out {fraction:g} of every class leaves none of the classes {missing[:10].tolist()}: give more of them."
         )
     return fit, held_out
 

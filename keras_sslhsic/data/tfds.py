@@ -285,9 +285,7 @@ class TfdsImages(Images):
         pieces = [(file.filename.rsplit("/")[-1], file.skip, file.take) for file in self._instructions]
         return digest(self._full_name, repr(pieces))
 
-    def _reading(
-        self, epoch: int, step: int, epochs: int | None, share: tuple[int, int]
-    ) -> tuple[tf.data.Dataset, Read]:
+    def _reading(self, share: tuple[int, int], epochs: int | None) -> tuple[Order, Read]:
         # Consecutive parts of the split, so that each worker reads its own files alone.
         own = part(self.num_examples, share)
         pieces = _pieces(self._instructions, own.start, own.stop)
@@ -303,7 +301,7 @@ class TfdsImages(Images):
             numbers = np.array(beside, np.int64).reshape(len(beside), -1).T
             return self._decoding.stack(images) | dict(zip(self._beside, numbers, strict=True))
 
-        return order.batches(epoch, step, epochs), read
+        return order, read
 
     def _example(
         self, decoding: Decoding, epoch: int, number: int, record: bytes

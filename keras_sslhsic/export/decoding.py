@@ -15,17 +15,10 @@ def pixels(data: tf.Tensor, channels: int, max_pixels: int) -> tf.Tensor:
     # By default TensorFlow takes another cosine transform than Pillow. Every format can be asked for the channels that
     # the file has, and not every one for others.
     count = count_pixels(data)
-    walked = tf.debugging.Assert(
-        count >= 0,
-        ["The GIF file has more blocks than its size explains: save it again with another program."],
-    )
-    few = tf.debugging.Assert(
-        (count != 0) & (count <= max_pixels),
-        [
-            f"Expected a JPEG, PNG, WebP, BMP or GIF file of at most {max_pixels} pixels; this one's header states",
-            count,
-        ],
-    )
+    unlike = "The GIF file has more blocks than its size explains: save it again with another program."
+    large = f"Expected a JPEG, PNG, WebP, BMP or GIF file of at most {max_pixels} pixels; this one's header states"
+    walked = tf.debugging.Assert(count >= 0, [unlike])
+    few = tf.debugging.Assert((count != 0) & (count <= max_pixels), [large, count])
     with tf.control_dependencies([walked, few, *_checks(data)]):
         data = tf.cond(_starts_with(data, b"GIF8"), lambda: _first_frame(data)[-1], lambda: tf.identity(data))
     image = tf.cond(
@@ -82,9 +75,7 @@ def _number(numbers: tf.Tensor, first: int, last: int, bits: int | None = None) 
 def count_pixels(data: tf.Tensor) -> tf.Tensor:
     """The pixels that a file's header states, int64; 0 for what is no image, -1 for a GIF file of too many blocks."""
     head, numbers = _head(data)
-    none = tf.constant(0, tf.int64)
-
-    number = functools.partial(_number, numbers)
+    none, number = tf.constant(0, tf.int64), functools.partial(_number, numbers)
 
     def jpeg() -> tf.Tensor:
         shape = tf.cast(tf.io.extract_jpeg_shape(data), tf.int64)
@@ -97,10 +88,8 @@ def count_pixels(data: tf.Tensor) -> tf.Tensor:
 
     def bmp() -> tf.Tensor:
         height = number(22, 25)  # below zero from the top down
-        old = number(14, 17) == 12
-        return tf.where(
-            old, number(18, 19) * number(20, 21), number(18, 21) * tf.minimum(height, 2**32 - height)
-        )
+        height, old = tf.minimum(height, 2**32 - height), number(14, 17) == 12
+        return tf.where(old, number(18, 19) * number(20, 21), number(18, 21) * height)
 
     def webp() -> tf.Tensor:
         kind = tf.strings.substr(head, 12, 4)
@@ -110,16 +99,15 @@ def count_pixels(data: tf.Tensor) -> tf.Tensor:
         found = tf.where(kind == b"VP8L", lossless, tf.where(kind == b"VP8X", extended, none))
         return tf.where(kind == b"VP8 ", lossy, found)
 
-    return tf.case(
-        [
-            (_starts_with(data, b"\xff\xd8\xff"), jpeg),
-            (_starts_with(data, b"\x89PNG"), png),
-            (_starts_with(data, b"GIF8"), lambda: _first_frame(data)[0]),
-            (_starts_with(data, b"BM"), bmp),
-            (_starts_with(data, b"RIFF"), webp),
-        ],
-        default=lambda: none,
-    )
+    kinds = {
+        b"\xff\xd8\xff": jpeg,
+        b"\x89PNG": png,
+        b"GIF8": lambda: _first_frame(data)[0],
+        b"BM": bmp,
+        b"RIFF": webp,
+    }
+    cases = [(_starts_with(data, start), count) for start, count in kinds.items()]
+    return tf.case(cases, default=lambda: none)
 
 
 def _first_frame(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -177,24 +165,13 @@ def _checks(data: tf.Tensor) -> list[tf.Operation]:
     other = _starts_with(data, b"BM") & ~plain & ~_has_masks(numbers)
     gif = tf.cond(_starts_with(data, b"GIF8"), lambda: _first_frame(data)[1], lambda: False)
     png = tf.cond(_starts_with(data, b"\x89PNG"), lambda: _has_clear_colour(data), lambda: False)
-    return [
-        tf.debugging.Assert(~wrong, [what])
-        for wrong, what in (
-            (animated, "Animated WebP files cannot be decoded: send their first frame."),
-            (
-                other,
-                "A BMP file must have 24 or 32 bits, or 8 with a palette, uncompressed: save it as a PNG file.",
-            ),
-            (
-                gif,
-                "GIF files with transparent pixels or a first frame of another size cannot be decoded: send PNG files.",
-            ),
-            (
-                png,
-                "PNG files with a transparent colour cannot be decoded: save it with a channel of transparency.",
-            ),
-        )
-    ]
+    refused = {
+        "Animated WebP files cannot be decoded: send their first frame.": animated,
+        "A BMP file must have 24 or 32 bits, or 8 with a palette, uncompressed: save it as a PNG file.": other,
+        "GIF files with transparent pixels or a first frame of another size cannot be decoded: send PNG files.": gif,
+        "PNG files with a transparent colour cannot be decoded: save it with a channel of transparency.": png,
+    }
+    return [tf.debugging.Assert(~wrong, [what]) for what, wrong in refused.items()]
 
 
 def _has_masks(numbers: tf.Tensor) -> tf.Tensor:

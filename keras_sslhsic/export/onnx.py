@@ -33,11 +33,9 @@ def export_onnx(model: keras.Model, path: str | os.PathLike, opset: int = 17) ->
     files.check_writable(path)
     encoder = encoder_of(model)
     check_precision(encoder, "ONNX")
-    served = tf.function(serve(folded(encoder)))
+    served, given = tf.function(serve(folded(encoder))), [image_spec(encoder.spec)]
     try:
-        proto, _ = tf2onnx.convert.from_function(
-            served, input_signature=[image_spec(encoder.spec)], opset=opset
-        )
+        proto, _ = tf2onnx.convert.from_function(served, input_signature=given, opset=opset)
         content = proto.SerializeToString()
         # tf2onnx also writes operations that ONNX does not have, and only logs them.
         session = onnxruntime.InferenceSession(content)

@@ -19,13 +19,8 @@ from keras_sslhsic.version import __version__
 
 NOTE_FILE = f"{compat.NOTE}.json"  # by which an export is known
 EXPORTED = {
-    NOTE_FILE,
-    "saved_model.pb",
-    "fingerprint.pb",
-    "assets",
-    "variables",
-    "variables/variables.index",
-    "variables/variables.data-00000-of-00001",
+    *(NOTE_FILE, "saved_model.pb", "fingerprint.pb", "assets"),
+    *("variables", "variables/variables.index", "variables/variables.data-00000-of-00001"),
 }
 
 
@@ -83,11 +78,11 @@ def export_saved_model(
 def _check_replaceable(target: Path) -> None:
     if target.is_file():
         raise ValueError(f"{files.display(target)} is a file: give the name of a folder for a SavedModel.")
-    found = {str(file.relative_to(target)) for file in target.rglob("*")}
-    links = {str(file.relative_to(target)) for file in target.rglob("*") if file.is_symlink()}
-    if not found or (NOTE_FILE in found and found <= EXPORTED and not links):
+    found = {str(file.relative_to(target)): file.is_symlink() for file in target.rglob("*")}
+    others = sorted(name for name, is_link in found.items() if is_link or name not in EXPORTED)
+    if not found or (NOTE_FILE in found and not others):
         return
-    others = sorted((found - EXPORTED) | links) or ["a SavedModel of something else"]
+    others = others or ["a SavedModel of something else"]
     listed = files.display(", ".join(others[:3])) + (" ..." if len(others) > 3 else "")
     raise ValueError(
         f"{files.display(target)} holds {listed}, and only an earlier export is replaced: choose another path, or "
@@ -103,14 +98,7 @@ class _Served(tf.Module):
 
 
 def write(model: keras.Model, spec: EncoderSpec, path: str, max_pixels: int = decode.MAX_PIXELS) -> None:
-    """Writes a SavedModel with the signatures of `export_saved_model`.
-
-    Args:
-        model: images in [0, 255] to features: an encoder, or what `served.folded` makes of one.
-        spec: the encoder's.
-        path: of the folder.
-        max_pixels: of an image that ``encoded`` takes.
-    """
+    """Writes a SavedModel of an encoder with this spec, or what `served.folded` makes of one; see `export_saved_model`."""
 
     def train(image: tf.Tensor) -> tf.Tensor:
         return model(image, training=True)
