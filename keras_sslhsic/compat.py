@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import h5py
 import keras
 import tensorflow as tf
+from keras.src import api_export
 from keras.src.backend.common import global_state
 from keras.src.models.functional import Functional
 from keras.src.saving import saving_lib
@@ -344,6 +345,14 @@ def for_older_keras(config: Any) -> Any:
     if later and all(config["config"].get(key, value) == value for key, value in later.items()):
         config["config"] = {key: value for key, value in config["config"].items() if key not in later}
     return config
+
+
+def write_as_functional(kind: type[keras.Model]) -> None:
+    """Has Keras write models of a class as plain functional ones, which load where the class is not known.
+
+    Their `get_config` must be that of a plain one.
+    """
+    api_export.REGISTERED_OBJS_TO_NAMES[kind] = f"{Functional.__module__}.{Functional.__name__}"
 
 
 def archive(model: keras.Model, note: Mapping[str, Any] | None = None) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_sslhsic import compat, files
 from keras_sslhsic.encoders import unlabelled
-from keras_sslhsic.encoders.checks import check_given, check_images
+from keras_sslhsic.encoders.checks import check_given, check_images, check_network
 from keras_sslhsic.encoders.dilation import dense_copy
 from keras_sslhsic.encoders.preprocess import per_channel, preprocess
 from keras_sslhsic.encoders.spec import EncoderSpec, find_stages
@@ -25,7 +25,7 @@ class Encoder(keras.Model):
     dataset, raise ValueError for images of another shape or range; see `check_images`. Within a graph it sees shapes alone.
 
     Its ``.keras`` file (`save`) is that of a plain functional model, which loads where keras_sslhsic is not installed;
-    `load_pretrained` reads the spec in it too.
+    `load_pretrained` reads the spec in it too. So do files of models that contain it.
 
     Args:
         inputs: symbolic images.
@@ -67,6 +67,16 @@ class Encoder(keras.Model):
         """As `keras.Model.predict`."""
         check_given(x, self.spec.shape, endless=kwargs.get("steps") is not None)
         return super().predict(x, *args, **kwargs)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """As `keras.Model.predict_on_batch`."""
+        check_images(x, self.spec.shape)
+        return super().predict_on_batch(x)
+
+    def export(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        """As `keras.Model.export`."""
+        self(self.inputs[0])  # ONNX wants a model that was called
+        return super().export(filepath, *args, **kwargs)
 
     def maps(self) -> keras.Model:
         """Returns a model from images in [0, 255] to the maps of the stages, with this encoder's weights.
@@ -139,14 +149,25 @@ class Encoder(keras.Model):
         files.write_bytes(filepath, self.archive())
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs, for copies: `save` writes a plain model."""
-        return {"model": keras.saving.serialize_keras_object(self.plain()), "spec": self.spec.to_dict()}
+        """That of the plain model, as which Keras writes an encoder, also within other models."""
+        return self.plain().get_config()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> "Encoder":
-        """Makes an encoder of what `get_config` gives."""
+        """Makes an encoder of what it is in files of earlier versions, within other models: {"model", "spec"}."""
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
-        return cls(model.inputs[0], model.outputs[0], EncoderSpec.from_dict(config["spec"]), model.name)
+        return _of(model, EncoderSpec.from_dict(config["spec"]))
+
+    def __reduce__(self) -> Any:
+        """For copies, which are encoders too."""
+        return _of, (self.plain(), self.spec)
+
+
+def _of(model: keras.Model, spec: EncoderSpec) -> Encoder:
+    return Encoder(model.inputs[0], model.outputs[0], spec, model.name)
+
+
+compat.write_as_functional(Encoder)
 
 
 def _from_pixels(network: keras.Model, spec: EncoderSpec, name: str) -> keras.Model:
@@ -257,8 +278,8 @@ def with_preprocessing(
         `size`, H and W are free.
 
     Raises:
-        ValueError: if `encoder` does not read images, or normalises them already, or `mean` and `std` do not fit
-            its channels.
+        ValueError: if `encoder` is no network from images to features, or normalises them already, or `mean` and `std`
+            do not fit its channels.
 
     Example:
         >>> model = with_preprocessing(network, mean=0.286, std=0.353)
@@ -268,9 +289,8 @@ def with_preprocessing(
         raise ValueError(
             f"Expected a network of normalised images, but the encoder {encoder.name!r} normalises them itself."
         )
+    check_network(encoder)
     shape = encoder.input_shape
-    if not isinstance(shape, tuple) or len(shape) != 4:
-        raise ValueError(f"The encoder must read images [B, H, W, C], found input shape {shape}.")
     height, width, channels = shape[1:] if size is None else (None, None, shape[-1])
     means, stds = per_channel(mean, channels, "mean"), per_channel(std, channels, "std")
     if not all(value > 0 for value in stds):

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic import compat
 from keras_sslhsic.data.images import unpack
 
 _NO_ARRAYS = (tf.RaggedTensor, tf.RaggedTensorSpec, tf.SparseTensor, tf.SparseTensorSpec)
@@ -101,6 +102,31 @@ def check_given(x: Any, shape: Sequence[int | None], endless: bool = False) -> N
         check_images(x, shape)
 
 
+def check_network(encoder: Any) -> None:
+    """Raises a ValueError for what is no network from images [B, H, W, C] to features [B, F]."""
+    advice = 'make one with keras_sslhsic.build_encoder("r50_1x")'
+    if not isinstance(encoder, keras.Model):
+        raise ValueError(f"encoder must be a keras.Model, found {encoder!r:.80}: {advice}.")
+    if hasattr(encoder, "serving_encoder"):
+        raise ValueError(
+            f"The {type(encoder).__name__} trains an encoder: give the encoder alone, model.encoder."
+        )
+    if (output := compat.output_of(encoder)) is None:
+        raise ValueError(
+            f"encoder must be a functional or sequential keras.Model that begins with keras.Input((H, W, C)), found the "
+            f"{type(encoder).__name__} {encoder.name!r}: call it on such an input, or {advice}."
+        )
+    reads, pooling = encoder.input_shape, ""
+    gives = keras.tree.map_structure(lambda tensor: list(tensor.shape), output)
+    one = isinstance(reads, tuple) and len(reads) == 4 and keras.utils.is_keras_tensor(output)
+    if not one or len(gives) != 2 or None in (reads[3], gives[1]):
+        if one and len(gives) == 4:
+            pooling = ": end it with keras.layers.GlobalAveragePooling2D()"
+        raise ValueError(
+            f"encoder must map one batch of images [B, H, W, C] to features [B, F], found {list(reads)} and {gives}{pooling}."
+        )
+
+
 def _hint(found: tuple[int | None, ...], shape: Sequence[int | None]) -> str:
     if len(found) == 3 and found[-1] == shape[-1]:
         return " For a single image add a batch axis: image[None]."
@@ -108,6 +134,8 @@ def _hint(found: tuple[int | None, ...], shape: Sequence[int | None]) -> str:
         return " For grayscale images repeat the channel: np.repeat(images, 3, axis=-1)."
     if len(found) == 4 and found[-1] == 4 and shape[-1] == 3:
         return " Drop the alpha channel: images[..., :3]."
+    if len(found) == 4 and shape[-1] is not None and found[1] == shape[-1] != found[-1]:
+        return " Channels come last: np.moveaxis(images, 1, -1)."
     if len(found) == 4 and None not in shape[:2] and found[1:3] != tuple(shape[:2]):
         return " Resize the images, or build the encoder for this size."
     return ""

@@ -13,6 +13,10 @@ import numpy as np
 from keras_sslhsic import compat
 from keras_sslhsic.encoders.spec import EncoderSpec, find_stages
 
+# Operations of Keras: those that normalise, and those that may come before.
+_ARITHMETIC = {"Add", "Divide", "Multiply", "Subtract", "TrueDivide"}
+_ARRANGING = {"Cast", "Flip", "GetItem"}
+
 
 class BareNetworkError(ValueError):
     """A network of `build_encoder` where an encoder of pixels is expected."""
@@ -35,9 +39,19 @@ def spec_of(model: Any) -> EncoderSpec:
 
 
 def normalises(model: keras.Model) -> bool:
-    """Whether a model has a layer that normalises images."""
+    """Whether a model has a layer that normalises images, or begins with arithmetic on them, such as x / 255."""
     kinds = keras.layers.Rescaling, keras.layers.Normalization
-    return any(isinstance(layer, kinds) for layer in model._flatten_layers())
+    if any(isinstance(layer, kinds) for layer in model._flatten_layers()):
+        return True
+    pixels = {id(tensor) for tensor in getattr(model, "inputs", None) or ()}
+    for operation, arguments, outputs in compat.calls(model) or ():
+        read = [id(x) for x in keras.tree.flatten(arguments) if keras.utils.is_keras_tensor(x)]
+        if read and pixels.issuperset(read):
+            if type(operation).__name__ in _ARITHMETIC:
+                return True
+            if type(operation).__name__ in _ARRANGING:
+                pixels.update(map(id, outputs))
+    return False
 
 
 def refuse_bare(model: keras.Model) -> None:

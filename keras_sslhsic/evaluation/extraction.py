@@ -12,7 +12,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_sslhsic import checks, compat, files
-from keras_sslhsic.data.images import unpack
+from keras_sslhsic.data.images import Images, unpack
 from keras_sslhsic.encoders import encoder_hash
 from keras_sslhsic.encoders.base import TrainsEncoder
 from keras_sslhsic.encoders.checks import check_dataset, check_images
@@ -40,7 +40,8 @@ def extract_features(
     Args:
         encoder: keras.Model, or function, from uint8 or float images [B, H, W, C] in [0, 255] to features [B,
             F] (maps [B, h, w, F] are flattened); or a model that trains one.
-        data: images [N, H, W, C], (images, labels) or {"image": images}; or a finite tf.data.Dataset of such batches.
+        data: images [N, H, W, C], (images, labels) or {"image": images}; a finite tf.data.Dataset of such batches; or
+            what `keras_sslhsic.data` reads.
         batch_size: images a step, for arrays.
         verbose: whether to show a progress bar.
         cache_dir: folder that keeps the result, in a file named by `encoder_hash` and by the data. A second call reads
@@ -75,13 +76,13 @@ def extract_features(
 
 
 def extract_labelled_features(
-    encoder: AnyEncoder, dataset: tf.data.Dataset, *, verbose: bool = False
+    encoder: AnyEncoder, dataset: tf.data.Dataset | Images, *, verbose: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Computes features and collects labels in one pass over a dataset.
 
     Args:
         encoder: as in `extract_features`.
-        dataset: finite tf.data.Dataset of batches (images, labels) or {"image", "label"}.
+        dataset: finite tf.data.Dataset of batches (images, labels) or {"image", "label"}, or what `keras_sslhsic.data` reads.
         verbose: whether to show a progress bar.
 
     Returns:
@@ -90,6 +91,7 @@ def extract_labelled_features(
     Raises:
         ValueError: as `extract_features`, and if the dataset has no labels.
     """
+    dataset = given(dataset) if isinstance(dataset, Images) else dataset
     if not isinstance(dataset, tf.data.Dataset):
         raise ValueError(
             f"Expected a tf.data.Dataset of batches with labels, found a {type(dataset).__name__}: give arrays to "
@@ -113,15 +115,16 @@ def as_encoder(encoder: AnyEncoder) -> AnyEncoder:
     """
     if isinstance(encoder, TrainsEncoder):
         return encoder.serving_encoder()
-    if not callable(encoder):
+    if not callable(encoder) or isinstance(encoder, type):
         raise ValueError(
             f"An encoder is a keras.Model or a function from images to features, found {encoder!r:.80}: load one with "
             "keras_sslhsic.load_pretrained."
         )
     if isinstance(encoder, keras.Model):
         refuse_bare(encoder)
-        shapes = compat.shapes_of(encoder)
-        if any(isinstance(shape, list | dict) or (shape and isinstance(shape[0], tuple)) for shape in shapes):
+        inputs, output = getattr(encoder, "inputs", None) or [None], compat.output_of(encoder)
+        if len(inputs) > 1 or not (output is None or keras.utils.is_keras_tensor(output)):
+            shapes = keras.tree.map_structure(lambda tensor: list(tensor.shape), (inputs, output))
             raise ValueError(
                 f"An encoder has one input and one output, found the shapes {shapes[0]} and {shapes[1]}."
             )
@@ -129,7 +132,9 @@ def as_encoder(encoder: AnyEncoder) -> AnyEncoder:
 
 
 def given(data: Any) -> Any:
-    """A dataset as it is; of arrays, in any form that `extract_features` takes, the images."""
+    """A dataset as it is; that of a handle, in order; of arrays, in any form that `extract_features` takes, the images."""
+    if isinstance(data, Images):
+        return data.ordered(shuffle=False, drop_remainder=False).batches(epochs=1)
     return stacked(unpack(data)[0] if isinstance(data, dict | tuple) else data)
 
 
@@ -162,6 +167,8 @@ def feature_step(encoder: AnyEncoder) -> tuple[tf.distribute.Strategy, Callable]
             # Of no images, which the last batch leaves for some replicas, oneDNN gives features of another size.
             images = tf.pad(images, [[0, tf.cast(count == 0, tf.int32)], *[[0, 0]] * (images.shape.rank - 1)])
         outputs = encoder(images, training=False) if isinstance(encoder, keras.Model) else encoder(images)
+        if not tf.is_tensor(outputs):
+            raise ValueError(f"An encoder gives one tensor of features, found a {type(outputs).__name__}.")
         outputs = tf.cast(outputs, tf.float32)
         return tf.reshape(outputs, [tf.shape(outputs)[0], -1])[:count], labels
 

@@ -162,6 +162,16 @@ class Method(Trainer):
             compat.copy_trainable(self.encoder, self.target_encoder)
             compat.copy_trainable(self.projector, self.target_projector)
 
+    def set_target_decay(self, decay: TargetDecay) -> None:
+        """Chooses the schedule of the target's average, before the step is traced."""
+        if decay.get_config() != self.target_decay.get_config():
+            self.target_decay, self.train_function = decay, None
+
+    def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """See `Trainer.train_on_batch`. The end of such a training is not known: the target's decay stays at its base."""
+        self.set_target_decay(TargetDecay(self.target_decay.base))
+        return super().train_on_batch(*args, **kwargs)
+
     def follow(self, moved: tf.Tensor) -> dict[str, tf.Tensor]:
         """Moves the target towards the online networks; returns the decay of its average, "tau"."""
         if not self.target:

@@ -61,10 +61,7 @@ class TargetEMA(keras.callbacks.Callback):
                 )
             total_steps = max(epochs * steps // compat.accumulated(self.model.optimizer), 1)
         base = self.model.target_ema if self.base is None else self.base
-        decay = TargetDecay(base, total_steps if self.model.target_ema_rises else None)
-        if decay.get_config() != self.model.target_decay.get_config():
-            self.model.target_decay = decay
-            self.model.train_function = None
+        self.model.set_target_decay(TargetDecay(base, total_steps if self.model.target_ema_rises else None))
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._begun, self._warned = False, False

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_sslhsic import compat
 from keras_sslhsic.data.images import unpack
 from keras_sslhsic.encoders import network_to_train, small_maps, with_preprocessing
-from keras_sslhsic.encoders.base import TrainsEncoder
+from keras_sslhsic.encoders.checks import check_network
 from keras_sslhsic.training import ema, inputs, streams
 from keras_sslhsic.views import policy
 
@@ -33,7 +33,7 @@ class EncodingModel(keras.Model):
 
     def __init__(self, encoder: keras.Model, views: Any, **kwargs: Any):
         super().__init__(**kwargs)
-        _check_encoder(encoder)
+        check_network(encoder)
         self.policy = policy.get(views)
         encoder = network_to_train(encoder, self.policy.mean, self.policy.std)
         small_maps.multiply_on_small_maps(encoder)
@@ -69,9 +69,10 @@ class EncodingModel(keras.Model):
         )
 
     def call(self, images: Any, training: bool = False) -> tf.Tensor:
-        """Features of the evaluation encoder, float [B, F], for images in [0, 255], or a dict of them."""
+        """Features of the evaluation encoder, float32 [B, F] (float64 of such an encoder), for images in [0, 255]."""
         images, _ = unpack(images)
-        return self.evaluation_encoder(policy.prepare(unit_range(images), self.policy), training=training)
+        features = self.evaluation_encoder(policy.prepare(unit_range(images), self.policy), training=training)
+        return features if features.dtype == tf.float64 else tf.cast(features, tf.float32)
 
     def __call__(self, images: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
         """`call`, of images that are looked at before."""
@@ -111,6 +112,10 @@ class EncodingModel(keras.Model):
         found = super().predict(data, verbose=verbose, steps=steps, callbacks=callbacks)
         return found[0][found[1]] if isinstance(found, list | tuple) else found
 
+    def predict_on_batch(self, x: Any) -> Any:
+        """`predict` of the arrays of a batch."""
+        return self.predict(streams.one_batch(x), verbose=0)
+
     def predict_step(self, data: Any) -> Any:
         """Features of a batch of images, and whatever comes beside them as it is."""
         images, *beside = data if isinstance(data, tuple) else (data,)
@@ -143,28 +148,3 @@ def unit_range(images: Any) -> tf.Tensor:
     """Images that are not crops, uint8 or float in [0, 255], as the views take them: uint8, or float in [0, 1]."""
     images = tf.convert_to_tensor(images)
     return images if images.dtype == tf.uint8 else tf.cast(images, tf.float32) / 255.0
-
-
-def _check_encoder(encoder: Any) -> None:
-    """Raises a ValueError for what is no network from images [B, H, W, C] to features [B, F]."""
-    advice = 'make one with keras_sslhsic.build_encoder("r50_1x")'
-    if not isinstance(encoder, keras.Model):
-        raise ValueError(f"encoder must be a keras.Model, found {encoder!r:.80}: {advice}.")
-    if isinstance(encoder, TrainsEncoder):
-        raise ValueError(
-            f"The {type(encoder).__name__} trains an encoder: give the encoder alone, model.encoder."
-        )
-    if (output := compat.output_of(encoder)) is None:
-        raise ValueError(
-            f"encoder must be a functional or sequential keras.Model that begins with keras.Input((H, W, C)), found the "
-            f"{type(encoder).__name__} {encoder.name!r}: call it on such an input, or {advice}."
-        )
-    reads, pooling = encoder.input_shape, ""
-    gives = keras.tree.map_structure(lambda tensor: list(tensor.shape), output)
-    one = isinstance(reads, tuple) and len(reads) == 4 and keras.utils.is_keras_tensor(output)
-    if not one or len(gives) != 2 or None in (reads[3], gives[1]):
-        if one and len(gives) == 4:
-            pooling = ": end it with keras.layers.GlobalAveragePooling2D()"
-        raise ValueError(
-            f"encoder must map one batch of images [B, H, W, C] to features [B, F], found {list(reads)} and {gives}{pooling}."
-        )

@@ -38,6 +38,10 @@ def check(x: Any, num_replicas: int, wanted: Sides, policy: ViewPolicy, training
                 "images[..., None]; a dataset must be batched before."
             )
         check_images(image, ANY)
+        if image.shape[1] == wanted[-1] != image.shape[-1]:
+            raise ValueError(
+                f"Expected images [B, H, W, C], found {image.shape}, channels first: give np.moveaxis(images, 1, -1)."
+            )
         if not crops and None in image.shape[1:3]:
             raise ValueError(
                 f"Expected images of a size that is known before, found {image.shape}: give from_folder or from_tfds an "

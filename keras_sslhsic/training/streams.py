@@ -64,6 +64,14 @@ def given(x: Any, y: Any = None, steps: int | None = None, epochs: int = 1, **ar
     return x
 
 
+def one_batch(x: Any, y: Any = None) -> Images:
+    """Images or crops in arrays, or a dict of them, as a handle of one batch; raises a ValueError for anything else."""
+    images = flat(unpack(x)[0])
+    for array in images:
+        check_array(array)
+    return from_arrays(x, y, batch_size=len(images[0]), shuffle=False)
+
+
 def _batches(x: Any, steps: int | None, epochs: int) -> compat.Batches:
     """A PyDataset or a generator, and its first batch, which is not lost."""
     if isinstance(x, GeneratorType):

@@ -247,8 +247,54 @@ class Trainer(EncodingModel):
             results = super().evaluate(
                 x, verbose=verbose, steps=steps, callbacks=callbacks, return_dict=True, **kwargs
             )
+        return self._in_order(results, return_dict)
+
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """One step of training on the arrays of a batch, looked at as `fit` does; see `keras.Model.train_on_batch`.
+
+        Raises:
+            ValueError: as `fit`, and over several replicas, of which each would be given the whole batch.
+        """
+        self._refuse(class_weight=class_weight, sample_weight=sample_weight)
+        if (count := self.distribute_strategy.num_replicas_in_sync) > 1:
+            raise ValueError(
+                f"Expected one replica, found {count}, and train_on_batch would give each the whole batch: use fit."
+            )
+        batch = streams.one_batch(x, y)
+        self._check(batch)
+        self._trace_for(batch.element_spec)
+        results = super().train_on_batch(next(iter(batch.batches(epochs=1))), return_dict=True)
+        return self._in_order(results, return_dict)
+
+    def test_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
+    ) -> Any:
+        """`evaluate` of the arrays of a batch."""
+        self._refuse(sample_weight=sample_weight)
+        return self.evaluate(streams.one_batch(x, y), verbose=0, return_dict=return_dict)
+
+    def _in_order(self, results: Mapping[str, Any], return_dict: bool) -> Any:
         results = {name: float(value) for name, value in results.items()}  # Keras before 3.14 gives tensors
         return results if return_dict else [results[name] for name in self.metrics_names]
+
+    def _check(self, given: streams.Given) -> None:
+        """Raises a ValueError for what cannot be trained on."""
+        count = self.distribute_strategy.num_replicas_in_sync
+        inputs.check(given, count, self.encoder.input_shape[1:], self.policy)
+        inputs.look(given, labels=self.classifier is not None)
+
+    def _trace_for(self, spec: Any) -> None:
+        """Has the step traced anew for other batches: TensorFlow would make general in size whatever differs, and the views
+        need static shapes."""
+        if self._spec != spec:
+            self._spec, self.train_function = spec, None
 
     def _to_evaluate(self, x: Any, y: Any, batch_size: int | None, steps: int | None) -> Any:
         """What Keras evaluates, looked at."""
@@ -438,14 +484,12 @@ class Trainer(EncodingModel):
             validation = self._to_evaluate(
                 held_out, labels, validation_batch_size or batch_size, validation_steps
             )
-        count = self.distribute_strategy.num_replicas_in_sync
         batch_size = 256 if batch_size is None else batch_size
         given = streams.given(x, y, steps_per_epoch, epochs, batch_size=batch_size, seed=self.seed)
         if isinstance(given, compat.Batches):
             given = streams.of_one_size(given)
-        inputs.check(given, count, self.encoder.input_shape[1:], self.policy)
+        self._check(given)
         self.policy = inputs.of_size_given(given, self.policy)
-        inputs.look(given, labels=self.classifier is not None)
         checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         with contextlib.ExitStack() as stack:
             for checkpoint in checkpoints:
@@ -457,10 +501,9 @@ class Trainer(EncodingModel):
             self._warn(given, restored)
             if steps_per_epoch is None and isinstance(given, Images):
                 steps_per_epoch = given.steps_per_epoch
-            spec = None if isinstance(given, tf.distribute.DistributedDataset) else given.element_spec
-            if self._spec != spec:
-                # Traced anew: TensorFlow would make general in size whatever differs, and the views need static shapes.
-                self._spec, self.train_function = spec, None
+            self._trace_for(
+                None if isinstance(given, tf.distribute.DistributedDataset) else given.element_spec
+            )
             return super().fit(
                 streams.to_train(given, initial_epoch, self.distribute_strategy),
                 epochs=epochs,

@@ -15,6 +15,7 @@ from keras_sslhsic.views.policy import get as get
 from keras_sslhsic.views.policy import grayscale as grayscale
 from keras_sslhsic.views.policy import make_views as make_views
 from keras_sslhsic.views.policy import multi_crop as multi_crop
+from keras_sslhsic.views.policy import multispectral as multispectral
 from keras_sslhsic.views.policy import prepare as prepare
 from keras_sslhsic.views.policy import simclr as simclr
 from keras_sslhsic.views.policy import small_image as small_image

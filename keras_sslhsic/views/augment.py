@@ -3,6 +3,7 @@
 Images here are [B, C, H, W]: contiguous channels vectorise, and colour jitter is seven times as fast on CPUs.
 """
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
@@ -29,6 +30,8 @@ class Parameters(NamedTuple):
         blur: bool.
         sigma: float, pixels.
         solarize: bool.
+        flip_vertical: bool.
+        angle: float, radians.
     """
 
     flip: tf.Tensor
@@ -42,6 +45,8 @@ class Parameters(NamedTuple):
     blur: tf.Tensor
     sigma: tf.Tensor
     solarize: tf.Tensor
+    flip_vertical: tf.Tensor
+    angle: tf.Tensor
 
 
 def sample_parameters(batch: int | tf.Tensor, policy: "ViewPolicy", view: int, seed: tf.Tensor) -> Parameters:
@@ -58,6 +63,9 @@ def sample_parameters(batch: int | tf.Tensor, policy: "ViewPolicy", view: int, s
     """
     draws = uniform([batch, 14], seed)
     column = tf.unstack(draws[:, 4:], axis=1)
+    turns = uniform(
+        [batch, 2], tf.random.fold_in(seed, 0, alg="philox")
+    )  # what came later has a seed of its own
     jitter, (low, high) = policy.jitter, policy.blur.sigma
     return Parameters(
         flip=column[0] < policy.flip,
@@ -71,6 +79,8 @@ def sample_parameters(batch: int | tf.Tensor, policy: "ViewPolicy", view: int, s
         blur=column[7] < policy.blur.probability[view],
         sigma=low + (high - low) * column[8],
         solarize=column[9] < policy.solarize.probability[view],
+        flip_vertical=turns[:, 0] < policy.flip_vertical,
+        angle=math.radians(policy.rotation) * (2.0 * turns[:, 1] - 1.0),
     )
 
 
@@ -91,8 +101,8 @@ def augment(images: tf.Tensor, parameters: Parameters, policy: "ViewPolicy", vie
     """
     channels, _, width = images.shape[1:]
     color = {
-        "jitter.saturation": policy.jitter.saturation,
-        "jitter.hue": policy.jitter.hue,
+        "jitter.saturation": policy.jitter.probability and policy.jitter.saturation,
+        "jitter.hue": policy.jitter.probability and policy.jitter.hue,
         "grayscale": policy.grayscale,
     }
     if channels not in (1, 3) and any(color.values()):
@@ -106,6 +116,10 @@ def augment(images: tf.Tensor, parameters: Parameters, policy: "ViewPolicy", vie
 
     if policy.flip:
         images = ops.flip_left_right(images, parameters.flip, axis=1)
+    if policy.flip_vertical:
+        images = ops.flip_up_down(images, parameters.flip_vertical, axis=1)
+    if policy.rotation:
+        images = ops.rotate(images, parameters.angle, axis=1)
     if policy.jitter.probability:
         images = choose(parameters.jitter, jitter_colors(images, parameters))
     if channels == 3 and policy.grayscale:

@@ -188,6 +188,46 @@ def flip_left_right(images: tf.Tensor, mask: tf.Tensor, axis: int = -1) -> tf.Te
     return tf.where(per_image(mask), tf.reverse(images, axis=[3 if axis == 1 else 2]), images)
 
 
+def flip_up_down(images: tf.Tensor, mask: tf.Tensor, axis: int = -1) -> tf.Tensor:
+    """Turns the images upside down whose mask is true; as `flip_left_right`."""
+    return tf.where(per_image(mask), tf.reverse(images, axis=[2 if axis == 1 else 1]), images)
+
+
+def rotate(images: tf.Tensor, angle: tf.Tensor, axis: int = -1) -> tf.Tensor:
+    """Turns each image about its centre, bilinearly; what comes from beyond the border is the nearest pixel's.
+
+    Args:
+        images: float [B, H, W, C]; H and W static.
+        angle: float [B] or scalar, in radians, counter-clockwise.
+        axis: of the channels, -1 or 1.
+
+    Returns:
+        float of the shape of the images.
+    """
+    if axis != 1:
+        return to_channels_last(rotate(to_channels_first(images), angle, axis=1))
+    height, width = images.shape[2:]
+    angle = tf.broadcast_to(angle, tf.shape(images)[:1])[:, None, None]
+    middle = [(side - 1) / 2 for side in (height, width)]
+    y = (tf.range(height, dtype=tf.float32) - middle[0])[:, None]
+    x = tf.range(width, dtype=tf.float32) - middle[1]
+    rows = tf.clip_by_value(tf.sin(angle) * x + tf.cos(angle) * y + middle[0], 0.0, height - 1.0)
+    columns = tf.clip_by_value(tf.cos(angle) * x - tf.sin(angle) * y + middle[1], 0.0, width - 1.0)
+    top, left = (tf.cast(place, tf.int32) for place in (rows, columns))
+    down, right = (place - tf.floor(place) for place in (rows, columns))
+    flat = tf.reshape(images, [-1, images.shape[1], height * width])
+
+    def pixels(row: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
+        places = tf.minimum(row, height - 1) * width + tf.minimum(column, width - 1)
+        found = tf.gather(flat, tf.reshape(places, [-1, height * width]), axis=2, batch_dims=1)
+        return tf.reshape(found, tf.shape(images))
+
+    down, right = down[:, None], right[:, None]
+    above = (1.0 - right) * pixels(top, left) + right * pixels(top, left + 1)
+    below = (1.0 - right) * pixels(top + 1, left) + right * pixels(top + 1, left + 1)
+    return tf.ensure_shape((1.0 - down) * above + down * below, images.shape)
+
+
 def normalize(images: tf.Tensor, mean: Sequence[float], std: Sequence[float]) -> tf.Tensor:
     """(x - mean) / std, channel by channel.
 

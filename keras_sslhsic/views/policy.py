@@ -1,6 +1,7 @@
 """What is done to an image to make its views, as plain data, and the presets of published recipes.
 
-The recipe, in order: random resized crop, flip, colour jitter, grayscale, blur, solarize, normalisation.
+The recipe, in order: random resized crop, flips, rotation, colour jitter, grayscale, blur, solarize, operations of one's own,
+normalisation.
 """
 
 import dataclasses
@@ -10,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_sslhsic.views import crop as crops
-from keras_sslhsic.views import ops
+from keras_sslhsic.views import ops, own
 from keras_sslhsic.views.augment import augment, sample_parameters
 
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -98,6 +99,11 @@ class ViewPolicy:
         mean: what is subtracted at the end, one number a channel.
         std: what is divided by, one number a channel.
         local: `Local`; there are none by default.
+        flip_vertical: probability of an up-down flip.
+        rotation: degrees that an image is turned by at most, to either side; 180 for any angle.
+        own: more operations, each a Keras layer, or a function of images [B, H, W, C] in [0, 1] and a seed int [2] that is
+            registered by `keras.saving.register_keras_serializable`; kept as text: the JSON of the layer, the name of the
+            function.
     """
 
     size: int = 224
@@ -110,6 +116,9 @@ class ViewPolicy:
     mean: tuple[float, ...] = _IMAGENET_MEAN
     std: tuple[float, ...] = _IMAGENET_STD
     local: Local = Local()
+    flip_vertical: float = 0.0
+    rotation: float = 0.0
+    own: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.blur.probability) != len(self.solarize.probability):
@@ -127,6 +136,7 @@ class ViewPolicy:
                 f"local.count says how many of the {self.num_views} views are small, and one has to be large, found "
                 f"{self.local.count}: blur.probability and solarize.probability hold a number for each view of either kind."
             )
+        object.__setattr__(self, "own", own.named(self.own))
 
     @property
     def num_views(self) -> int:
@@ -228,6 +238,21 @@ def grayscale(size: int = 28) -> ViewPolicy:
     )
 
 
+def multispectral(size: int = 64, channels: int = 4) -> ViewPolicy:
+    """Two views of images of any channels, seen from above: turned by any angle, and no operation of colours."""
+    return ViewPolicy(
+        size=size,
+        crop=Crop(area=(0.2, 1.0)),
+        jitter=ColorJitter(saturation=0.0, hue=0.0),
+        grayscale=0.0,
+        blur=Blur(probability=(0.5, 0.1), sigma=(0.1, 1.0)),
+        mean=(0.5,) * channels,
+        std=(0.25,) * channels,
+        flip_vertical=0.5,
+        rotation=180.0,
+    )
+
+
 def _plain(size: int = 224) -> ViewPolicy:
     """Views are taken as they are and only normalised."""
     return ViewPolicy(
@@ -247,6 +272,7 @@ _PRESETS = {
     "multi_crop": multi_crop,
     "small_image": small_image,
     "grayscale": grayscale,
+    "multispectral": multispectral,
 }
 
 
@@ -254,7 +280,8 @@ def get(identifier: "str | ViewPolicy | Mapping[str, Any] | None") -> ViewPolicy
     """Finds a policy.
 
     Args:
-        identifier: the name of a preset ("byol", "simclr", "multi_crop", "small_image", "grayscale"), a `ViewPolicy`, what
+        identifier: the name of a preset ("byol", "simclr", "multi_crop", "small_image", "grayscale", "multispectral"), a
+            `ViewPolicy`, what
             its `to_dict` returns (as a dict or an `ml_collections.ConfigDict`), or None: views are taken as
             they are and only normalised, by ImageNet's mean and standard deviation.
 
@@ -364,6 +391,7 @@ def _finish(images: tf.Tensor, policy: ViewPolicy, view: int, seed: tf.Tensor) -
     """All that follows the crop: float [B, C, H, W] in [0, 1] to normalised [B, H, W, C]."""
     parameters = sample_parameters(tf.shape(images)[0], policy, view, seed)
     images = ops.to_channels_last(augment(images, parameters, policy, view))
+    images = own.apply(images, policy.own, seed)
     return ops.normalize(images, *_statistics(policy, images))
 
 

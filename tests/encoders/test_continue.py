@@ -9,7 +9,7 @@ import pytest
 
 import keras_sslhsic
 from keras_sslhsic import views
-from keras_sslhsic.encoders import build_encoder, encoder_of, with_preprocessing
+from keras_sslhsic.encoders import build_encoder, encoder_of, unlabelled, with_preprocessing
 from keras_sslhsic.evaluation import extract_features, knn
 
 VIEWS = views.grayscale(16)
@@ -82,6 +82,20 @@ def test_networks_that_normalise_inside_say_so():
             np.testing.assert_allclose(model(IMAGES), inside(IMAGES), rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match="give views of its normalisation"):
         keras_sslhsic.SSLHSIC(encoder_of(inside), 8, 4, views=VIEWS)
+
+
+def test_arithmetic_on_pixels_is_seen():
+    pixels = keras.Input((16, 16, 3))
+    cast = keras.ops.cast(pixels, "float32")
+    caffe = keras.applications.resnet50.preprocess_input
+    begins = {
+        True: (pixels / 255.0, cast / 127.5 - 1.0, (pixels - 0.5) / 0.2, caffe(pixels)),
+        False: (pixels, keras.layers.Conv2D(3, 1)(pixels) / 255.0),
+    }
+    for seen, tensors in begins.items():
+        for tensor in tensors:
+            pooled = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3)(tensor))
+            assert unlabelled.normalises(keras.Model(pixels, pooled)) is seen
 
 
 @pytest.mark.slow

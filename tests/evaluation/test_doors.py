@@ -24,9 +24,10 @@ ARRAYS = {"array", "tensor", "dict", "HDF5", "floats in [0, 255]", "float64", "i
 LABELLED = {"dataset of pairs", "dataset of dicts", "dataset of floats"}
 BATCHES = LABELLED | {"dataset", "dataset of unknown batches", "dataset of one-hot labels"}
 TAKEN = {
-    "extract_features": ARRAYS | BATCHES | {"list of arrays", "nested lists"},
-    "extract_labelled_features": LABELLED | {"dataset of one-hot labels"},
+    "extract_features": ARRAYS | BATCHES | {"handle", "list of arrays", "nested lists"},
+    "extract_labelled_features": LABELLED | {"handle", "dataset of one-hot labels"},
     "call": ARRAYS - {"dict"},
+    "predict_on_batch": ARRAYS - {"dict", "HDF5"},
     "predict": ARRAYS - {"dict"}
     | BATCHES - {"dataset of dicts"}
     | {"PyDataset", "PyDataset of floats", "generator"},
@@ -66,6 +67,7 @@ def doors(encoder):
         "extract_features": lambda x: extract_features(encoder, x),
         "extract_labelled_features": lambda x: extract_labelled_features(encoder, x)[0],
         "call": encoder,
+        "predict_on_batch": encoder.predict_on_batch,
         "predict": lambda x: encoder.predict(x, verbose=0),
     }
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import keras_sslhsic
 from keras_sslhsic import LARS, SSLHSIC, callbacks, data, losses, strategy, views
+from keras_sslhsic.encoders import with_preprocessing
 
 PACKAGE = str(Path(keras_sslhsic.__file__).parent)
 N = 16
@@ -23,6 +24,9 @@ TAKEN = {
     "validation_data": ARRAYS | BATCHES | ONCE | {"handle"},
     "predict": ARRAYS | BATCHES | ONCE | {"handle", "dataset of one-hot labels", "a batch of one"},
     "call": ARRAYS | {"a batch of one"},
+    "train_on_batch": ARRAYS,
+    "test_on_batch": ARRAYS,
+    "predict_on_batch": ARRAYS | {"a batch of one"},
 }
 LABELS = {"int64", "int32", "uint8", "list", "column", "floats", "booleans", "one class", "None"}
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -70,6 +74,9 @@ def doors(photos):
         "validation_data": lambda x: fit(photos[0], name="val_loss", validation_data=x, steps_per_epoch=1),
         "predict": lambda x: fresh().predict(x, batch_size=given.BATCH, verbose=0),
         "call": lambda x: fresh()(x),
+        "train_on_batch": lambda x: fresh().train_on_batch(x, return_dict=True)["loss"],
+        "test_on_batch": lambda x: fresh().test_on_batch(x)[model.metrics_names.index("loss")],
+        "predict_on_batch": lambda x: fresh().predict_on_batch(x),
     }  # fmt: skip
 
 
@@ -247,13 +254,19 @@ def _encoders():
         "maps": keras.Model(a, keras.layers.Conv2D(4, 3)(a)),
         "vectors": keras.Sequential([keras.Input((12,)), keras.layers.Dense(3)]),
         "function": lambda x: x,
+        "layer": keras.layers.Dense(3),
+        "name": "r18_fashion",
+        "None": None,
     }
 
 
 @pytest.mark.parametrize("kind", _encoders())
 def test_encoders_of_other_kinds_are_refused(kind):
-    message = refused(SSLHSIC, _encoders()[kind])
-    assert message.startswith("encoder must") and ("GlobalAveragePooling2D" in message) == (kind == "maps")
+    for door in (SSLHSIC, lambda encoder: with_preprocessing(encoder, 0.5, 0.2)):
+        message = refused(door, _encoders()[kind])
+        assert message.startswith("encoder must") and ("GlobalAveragePooling2D" in message) == (
+            kind == "maps"
+        )
 
 
 def test_a_sequential_encoder_and_one_around_a_subclassed_model_are_taken():
@@ -354,6 +367,37 @@ def test_double_precision(photos):
 
 
 @pytest.mark.slow
+def test_features_of_half_precision_are_float32(photos):
+    keras.config.set_dtype_policy("mixed_float16")
+    model = build()
+    features = model.predict(photos[0], verbose=0)
+    np.testing.assert_array_equal(features, model.serving_encoder().predict(photos[0], verbose=0))
+    assert features.dtype == np.float32
+
+
+def test_single_batches_have_a_target_that_follows_at_its_base(photos):
+    model = build()
+    model.compile(LARS(0.1), run_eagerly=True)
+    model.fit(photos[0], batch_size=8, verbose=0)
+    for size in (8, 16):
+        assert model.train_on_batch(photos[0][:size], return_dict=True)["tau"] == np.float32(0.99)
+    assert int(model.step.numpy()) == 4
+    assert "class_weight is not supported" in refused(model.train_on_batch, *photos, class_weight={0: 1.0})
+    assert "sample_weight is not supported" in refused(model.test_on_batch, *photos, sample_weight=np.ones(N))
+    with strategy("cpu:2").scope():
+        shared = build()
+        shared.compile(LARS(0.1))
+    assert "found 2, and train_on_batch" in refused(shared.train_on_batch, photos[0])
+    np.testing.assert_allclose(shared.predict_on_batch(photos[0][:3]), build()(photos[0][:3]), **CLOSE)
+
+
+def test_channels_first_in_batches(doors, photos):
+    first = np.moveaxis(photos[0], -1, 1)
+    for batches in (given.Pairs(first, photos[1]), given.dataset(first)):
+        assert "channels first: give np.moveaxis" in refused(doors["fit"], batches)
+    assert "Channels come last: np.moveaxis" in refused(doors["predict"], first)
+
+
 def test_several_steps_in_one_execution_change_nothing(photos):
     results = []
     for steps in (1, 2):

@@ -1,6 +1,7 @@
 """What follows the crop: distributions of the parameters, and the random order of the colour operations."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def test_uniform_is_uniform():
     assert abs(np.corrcoef(draws[:, :-1].ravel(), draws[:, 1:].ravel())[0, 1]) < 4 / np.sqrt(1e5)
 
 
-@pytest.mark.parametrize("preset", [views.byol(), views.simclr(), views.small_image(), views.grayscale()])
+@pytest.mark.parametrize("preset", [views.byol(), views.simclr(), views.small_image(), views.multispectral()])
 @pytest.mark.parametrize("view", [0, 1])
 def test_parameters_have_the_distributions_of_the_policy(preset, view):
     drawn = Parameters(*(value.numpy() for value in sample_parameters(DRAWS, preset, view, [5, view])))
@@ -50,6 +51,9 @@ def test_parameters_have_the_distributions_of_the_policy(preset, view):
     assert_share(drawn.blur, preset.blur.probability[view])
     assert_share(drawn.solarize, preset.solarize.probability[view])
     assert_uniform(drawn.sigma, *preset.blur.sigma)
+    assert_share(drawn.flip_vertical, preset.flip_vertical)
+    if preset.rotation:
+        assert_uniform(drawn.angle, -math.radians(preset.rotation), math.radians(preset.rotation))
     for name, middle in (("brightness", 0), ("contrast", 1), ("saturation", 1), ("hue", 0)):
         strength = getattr(preset.jitter, name)
         if strength:

@@ -114,6 +114,29 @@ def test_flip_mirrors_the_chosen_images():
     np.testing.assert_array_equal(result[1], images[1])
 
 
+def test_flip_turns_the_chosen_images_upside_down():
+    images = random_images(2, 3, 5, 3)
+    np.testing.assert_array_equal(ops.flip_up_down(images, [False, True]), [images[0], images[1, ::-1]])
+
+
+def test_rotation_by_quarters_moves_pixels():
+    images = random_images(4, 6, 6, 3)
+    turned = ops.rotate(images, np.arange(4, dtype=np.float32) * np.float32(np.pi / 2))
+    # The angle is rounded to float32, and so a pixel's place is by less than 6 pixels x 3 pi / 2 x 2^-23.
+    np.testing.assert_allclose(turned, [np.rot90(x, k) for k, x in enumerate(images)], rtol=0, atol=1e-5)
+
+
+def test_rotation_of_a_slope_is_a_slope():
+    """Bilinear interpolation is exact where the values are linear in the place."""
+    y, x = np.mgrid[:20, :30].astype(np.float32)
+    angle = np.float32(0.3)
+    slope = (0.3 + 0.01 * x + 0.02 * y)[None, ..., None]
+    columns = np.cos(angle) * (x - 14.5) - np.sin(angle) * (y - 9.5) + 14.5
+    rows = np.sin(angle) * (x - 14.5) + np.cos(angle) * (y - 9.5) + 9.5
+    expected = 0.3 + 0.01 * np.clip(columns, 0, 29) + 0.02 * np.clip(rows, 0, 19)
+    np.testing.assert_allclose(ops.rotate(slope, angle)[0, ..., 0], expected, rtol=0, atol=1e-5)
+
+
 def test_solarize_inverts_from_the_threshold_on():
     images = np.array([0.0, 0.3, 0.5, 0.7, 1.0], np.float32).reshape(1, 1, 5, 1)
     np.testing.assert_allclose(ops.solarize(images, 0.5)[0, 0, :, 0], [0.0, 0.3, 0.5, 0.3, 0.0], atol=1e-7)
@@ -131,13 +154,15 @@ def apply_with_values(operation, images, values, axis):
         "blur": lambda: ops.gaussian_blur(images, values + 0.1, 5, axis),
         "solarize": lambda: ops.solarize(images, values),
         "flip": lambda: ops.flip_left_right(images, values < 0.5, axis),
+        "flip_up_down": lambda: ops.flip_up_down(images, values < 0.5, axis),
+        "rotate": lambda: ops.rotate(images, 7 * values - 3, axis),
     }
     return calls[operation]()
 
 
 ALL = [
     *("brightness", "contrast", "saturation", "hue", "hue_and_saturation"),
-    *("grayscale", "blur", "solarize", "flip"),
+    *("grayscale", "blur", "solarize", "flip", "flip_up_down", "rotate"),
 ]
 
 

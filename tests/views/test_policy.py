@@ -10,7 +10,13 @@ import tensorflow as tf
 
 from keras_sslhsic import views
 
-PRESETS = [views.byol(24), views.simclr(24), views.small_image(24), views.grayscale(24)]
+PRESETS = [
+    views.byol(24),
+    views.simclr(24),
+    views.small_image(24),
+    views.grayscale(24),
+    views.multispectral(24, 7),
+]
 LOCAL = views.multi_crop(24, local_size=10, num_local=3)
 
 
@@ -42,7 +48,9 @@ def test_fields_can_be_overridden_in_a_config():
     assert policy.mean == views.grayscale().mean
 
 
-@pytest.mark.parametrize("name", ["byol", "simclr", "multi_crop", "small_image", "grayscale"])
+@pytest.mark.parametrize(
+    "name", ["byol", "simclr", "multi_crop", "small_image", "grayscale", "multispectral"]
+)
 def test_get_finds_presets(name):
     assert views.get(name) == getattr(views, name)()
 
