@@ -404,11 +404,11 @@ def test_onnx_without_tf2onnx_says_what_to_install(encoder, tmp_path, monkeypatc
         *[(path, "export_saved_model") for path in ("a", "a/1", "a/v1.2", "a.v2", "a.savedmodel")],
     ],
 )
-def test_export_goes_by_the_ending(path, function, monkeypatch):
+def test_export_goes_by_the_ending(path, function, encoder, monkeypatch):
     calls = []
     monkeypatch.setattr(formats, function, lambda *arguments: calls.append(arguments))
-    export.write("model", path)
-    assert [call[:2] for call in calls] == [("model", path)]
+    export.write(encoder, path)
+    assert [call[:2] for call in calls] == [(encoder, path)]
 
 
 @pytest.mark.parametrize("path", ["a.h5", "a.pb", "a.keras", "a.tflight"])
