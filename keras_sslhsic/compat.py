@@ -352,6 +352,7 @@ def write_as_functional(kind: type[keras.Model]) -> None:
 
     Their `get_config` must be that of a plain one.
     """
+    kind.__name__ = Functional.__name__  # by which Keras names the weights of a layer
     api_export.REGISTERED_OBJS_TO_NAMES[kind] = f"{Functional.__module__}.{Functional.__name__}"
 
 

@@ -150,7 +150,7 @@ class Encoder(keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         """That of the plain model, as which Keras writes an encoder, also within other models."""
-        return self.plain().get_config()
+        return compat.for_older_keras(self.plain().get_config())
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> "Encoder":

@@ -11,19 +11,23 @@ from keras_sslhsic.hsic import replicas
 def added(networks: Sequence[keras.Model | None]) -> tf.Tensor | float:
     """What the layers of networks add to the loss of a step, float32 []; 0 if there are none that do.
 
-    A regularizer of weights that are trained counts once, over replicas as on one device. What a layer adds when it is called
-    counts once a call, so once a view; over replicas, that is the mean of what their calls add.
+    A regularizer of weights that are trained counts once, over replicas as on one device: the trainer divides the loss by
+    the number of replicas, and their gradients are summed. What a layer adds when it is called counts once a call, so once
+    a view.
 
     Args:
         networks: those that were called within `compat.losses_of_layers`; None is passed over.
+
+    Raises:
+        ValueError: for what layers add when they are called, over several replicas.
     """
     called = [network for network in networks if network is not None]
+    losses = [tf.cast(loss, tf.float32) for network in called for loss in network.losses]
     regularized = sum(v.regularizer is not None for network in called for v in network.trainable_weights)
-    # Keras keeps them in one list, in which the replicas, traced by turns, find those of each other: the device tells.
-    here = tf.zeros([]).device
-    losses = [loss for network in called for loss in network.losses if loss.device == here]
-    if not losses:
-        return 0.0
-    total = tf.add_n([tf.cast(loss, tf.float32) for loss in losses])
-    # The sum also has all replicas look before one of them empties the list.
-    return replicas.all_sum(total) / replicas.num_replicas() if len(losses) > regularized else total
+    if replicas.num_replicas() > 1 and len(losses) > regularized:
+        # Keras keeps them in one list, which the replicas, traced by turns, would find those of each other in.
+        raise ValueError(
+            "Layers that add to the loss when they are called (add_loss, activity_regularizer) cannot be told apart over "
+            f"{replicas.num_replicas()} replicas: train on one device, or regularize weights alone (kernel_regularizer)."
+        )
+    return tf.add_n(losses) if losses else 0.0
