@@ -15,7 +15,7 @@ from keras_sslhsic.encoders.spec import EncoderSpec, find_stages
 
 # Operations of Keras: those that normalise, and those that may come before.
 _ARITHMETIC = {"Add", "Divide", "Multiply", "Subtract", "TrueDivide"}
-_ARRANGING = {"Cast", "Flip", "GetItem"}
+_ARRANGING = {"Cast", "Flip", "GetItem", "Stack"}
 
 
 class BareNetworkError(ValueError):
