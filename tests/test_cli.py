@@ -46,8 +46,8 @@ def test_help_says_what_every_command_does(capsys):
     }
     assert all(flag in told for flag in flags)
     assert (
-        "updates, instead of epochs (default: 20000 (transfer_finetune)) [finetune, transfer_finetune]"
-        in told
+        "updates, instead of epochs (default: 7500 (depth); 30000 (segmentation); 20000 (transfer_finetune)) "
+        "[depth, finetune, segmentation, transfer_finetune]" in told
     )
 
 
@@ -375,7 +375,7 @@ def test_names_with_spaces_umlauts_and_dots_are_read_and_written(photos):
         (["extract", "--data", "broken", "--out", "new/f.npz", "--batch-size", "0"], "batch_size must be at least 1"),
         (["evaluate", "knn", "--data", "empty"], "empty holds no images"),
         (["evaluate", "linear", "--data", "broken/test/a"], "has no two sub-folders of images to take classes from: give"),
-        (["evaluate", "knn", "--data", "broken/train"], "Holding out 0.2 of every class leaves none to learn"),
+        (["evaluate", "knn", "--data", "broken/train"], "Holding out 0.2 of every class leaves none of the classes [0, 1]"),
         (["evaluate", "knn", "--data", "Bilder für alle", "--test-share", "1"], "test_share must be below 1, found 1"),
         (["evaluate", "knn", "--data", "Bilder für alle", "--image-size", "0"], "image_size must be at least 1"),
         (["evaluate", "knn", "--data", "broken", "--out", "new/r.jsonl"], "evaluate: 1 of 2 files (50.0%) are broken"),

@@ -76,5 +76,5 @@ def test_bad_arguments_are_named(encoder):
         with_preprocessing(encoder, [0.5, 0.5], STD)
     with pytest.raises(ValueError, match=r"std must be positive, found"):
         with_preprocessing(encoder, MEAN, 0.0)
-    with pytest.raises(ValueError, match=r"must read images.*\(None, 4\)"):
+    with pytest.raises(ValueError, match=r"images \[B, H, W, C\] to features.*found \[None, 4\]"):
         with_preprocessing(keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]), 0.0, 1.0)

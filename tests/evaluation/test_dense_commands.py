@@ -102,6 +102,6 @@ def test_a_config_names_them_with_data_of_their_own(data, monkeypatch):
 
 def test_the_settings_of_both_are_flags(capsys):
     with pytest.raises(SystemExit):
-        cli.main(["evaluate", "--help"])
+        cli.main(["evaluate", "depth", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "--depth-scale" in text and "--work-dir" in text and "30000 (segmentation)" in text

@@ -27,7 +27,7 @@ TAKEN = {
     "extract_features": ARRAYS | BATCHES | {"handle", "list of arrays", "nested lists"},
     "extract_labelled_features": LABELLED | {"handle", "dataset of one-hot labels"},
     "call": ARRAYS - {"dict"},
-    "predict_on_batch": ARRAYS - {"dict", "HDF5"},
+    "predict_on_batch": ARRAYS - {"dict"},
     "predict": ARRAYS - {"dict"}
     | BATCHES - {"dataset of dicts"}
     | {"PyDataset", "PyDataset of floats", "generator"},

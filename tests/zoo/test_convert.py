@@ -183,7 +183,7 @@ ROOT = "tiny_res_net/~"
         ),
         (
             lambda p, s: p.update({"b/~/initial_conv": {"w": np.zeros(1)}}),
-            "one residual network .* found 2: b, tiny",
+            "one residual network, found 2: b, tiny",
         ),
         (lambda p, s: p[f"{ROOT}/initial_conv"].update(w=np.zeros(3)), "no kernel .*initial_conv/w"),
         (

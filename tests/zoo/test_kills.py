@@ -156,7 +156,7 @@ def test_packing(tmp_path, monkeypatch):
         try:
             assert value("tiny") in (1, 2), point
         except ValueError as error:
-            assert "tiny.keras has SHA-256" in str(error) and "write it again" in str(error), point
+            assert "tiny.keras has SHA-256" in str(error) and "Restore it" in str(error), point
             between += 1
         assert value("other") == 1, point
         pack.pack(run, "tiny", bundled)
