@@ -241,7 +241,11 @@ def is_functional(model: Any) -> bool:
 def output_of(model: Any) -> Any:
     """What a model gives, symbolic: one tensor or a structure of them; None unless it is a graph or sequence of layers."""
     graph = getattr(model, "_functional", None) or model
-    return graph._outputs_struct if is_functional(graph) else None
+    if not is_functional(graph):
+        return None
+    found = graph._outputs_struct
+    # As a call gives it: of a list of one output, the output.
+    return found[0] if isinstance(found, list | tuple) and len(found) == 1 else found
 
 
 def shapes_of(model: Any) -> tuple[Any, Any]:
