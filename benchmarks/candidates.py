@@ -125,7 +125,9 @@ def _one_pass(model) -> list[tuple]:
         def by_view(z):
             return z if z is None else tf.transpose(tf.reshape(z, [count, -1, z.shape[-1]]), [1, 0, 2])
 
-        return Hiddens(by_view(joined.online), by_view(joined.target), count), features[: features.shape[0] // count]
+        return Hiddens(by_view(joined.online), by_view(joined.target), count), features[
+            : features.shape[0] // count
+        ]
 
     return [(model, "hiddens", joined_hiddens)]
 

@@ -9,9 +9,10 @@ import contextlib
 import functools
 import io
 import json
+import threading
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import h5py
@@ -69,9 +70,35 @@ def copy_trainable(source: keras.Model, twin: keras.Model) -> None:
     freeze_but_keep_batch_statistics(twin)
 
 
+class _LossesOfThread:
+    """The list in which a layer keeps what it adds to the loss, one for each thread.
+
+    Replicas are traced by turns, each in a thread of its own, and would find the losses of each other in one list.
+    """
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    @property
+    def _found(self) -> list[Any]:
+        return self._local.__dict__.setdefault("found", [])
+
+    def extend(self, losses: Iterable[Any]) -> None:
+        self._found.extend(losses)
+
+    def clear(self) -> None:
+        self._found.clear()
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._found[place]
+
+
 @contextlib.contextmanager
 def losses_of_layers(model: keras.Model) -> Iterator[None]:
     """Has layers of a model keep what they add to the loss in all calls within; each call would begin anew otherwise."""
+    for layer in model._flatten_layers():
+        if not isinstance(layer._losses, _LossesOfThread):
+            layer._losses = _LossesOfThread()
     model._get_call_context()
     try:
         yield

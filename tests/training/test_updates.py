@@ -266,14 +266,15 @@ class AddsMean(keras.layers.Layer):
 def small(regularizer=None, adds=False, **arguments):
     keras.utils.set_random_seed(1)
     x = pixels = keras.Input((None, None, 3))
-    x = AddsMean(trainable=True)(x) if adds else x
+    # Replicas take turns in being traced where moving statistics are averaged over them: with a loss added already.
+    x = keras.layers.BatchNormalization()(AddsMean(trainable=True)(x)) if adds else x
     x = keras.layers.Conv2D(6, 3, padding="same", use_bias=False, kernel_regularizer=regularizer)(x)
     encoder = keras.Model(pixels, keras.layers.GlobalAveragePooling2D()(keras.layers.ReLU()(x)))
     return SSLHSIC(encoder, 12, 8, views=PLAIN, **arguments)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas, adds", [(1, False), (1, True), (2, False)])
+@pytest.mark.parametrize("replicas, adds", [(1, False), (1, True), (2, False), (2, True)])
 def test_losses_of_layers_are_added_once(replicas, adds, images):
     """Against the same step without them: gradient and logged loss differ by exactly what the layers say."""
     crops = tf.data.Dataset.from_tensor_slices({"view1": images[:8], "view2": images[8:16]}).batch(8, True)
@@ -298,15 +299,6 @@ def test_losses_of_layers_are_added_once(replicas, adds, images):
     else:
         np.testing.assert_allclose(ends["without"] - ends["with"], kernel, rtol=1e-4, atol=1e-5)
         assert logged["with"] - logged["without"] == pytest.approx(0.5 * np.sum(kernel**2), rel=1e-4)
-
-
-def test_calls_that_add_to_the_loss_are_refused_over_replicas(images):
-    crops = tf.data.Dataset.from_tensor_slices({"view1": images, "view2": images}).batch(8, True)
-    with strategy("cpu:2").scope():
-        model = small(adds=True)
-        model.compile(LARS(0.5))
-    with pytest.raises(ValueError, match="over 2 replicas: train on one device, or regularize weights"):
-        model.fit(crops, verbose=0)
 
 
 @pytest.mark.parametrize("weight_ema", [None, 0.9])
