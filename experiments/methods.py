@@ -199,9 +199,9 @@ def summary(method: str) -> tuple[dict[float, float], list[Record]]:
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """The mean, and half the 95 % interval of Student's t over the seeds."""
+    """The mean, and half the 95 % interval of Student's t over the seeds; 0 of one."""
     if len(values) < 2:
-        return float(np.mean(values)), float("nan")
+        return float(np.mean(values)), 0.0
     half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
     return float(np.mean(values)), float(half)
 
@@ -228,7 +228,9 @@ def plot() -> None:
         chosen = " / ".join(
             f"**{v:.1f}**" if rate == best(held_out) else f"{v:.1f}" for rate, v in held_out.items()
         )
-        measures = " | ".join(f"{mean:.1f} ± {half:.1f}" for mean, half in points[method])
+        measures = " | ".join(
+            f"{mean:.1f} ± {half:.1f}" if len(records) > 1 else f"{mean:.1f}" for mean, half in points[method]
+        )
         step = f"{seconds[method] / seconds['ssl_hsic']:.2f}" if seconds[method] else ""
         size = f"{records[0]['state_bytes'] / 1e6:.1f}" if seconds[method] else ""
         lines.append(f"| `{method}` | {chosen} | {measures} | {step} | {size} | {len(records)} |")
