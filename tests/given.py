@@ -14,6 +14,13 @@ from keras_sslhsic import data
 BATCH = 8
 
 
+def photos(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images uint8 [count, 10, 10, 3], each of a colour of its own, and labels of three classes."""
+    colour = np.random.default_rng(0).uniform(0, 255, (count, 1, 1, 3))
+    noise = np.random.default_rng(1).normal(0, 25, (count, 10, 10, 3))
+    return np.clip(colour + noise, 0, 255).astype("uint8"), np.arange(count) % 3
+
+
 class Pairs(keras.utils.PyDataset):
     """Batches of BATCH images and labels."""
 

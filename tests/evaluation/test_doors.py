@@ -37,9 +37,7 @@ IMAGES = ARRAYS - {"a batch of one"}  # of as many labels
 
 @pytest.fixture(scope="module")
 def photos():
-    colour = np.random.default_rng(0).uniform(0, 255, (N, 1, 1, 3))
-    noise = np.random.default_rng(1).normal(0, 25, (N, 10, 10, 3))
-    return np.clip(colour + noise, 0, 255).astype("uint8"), np.arange(N) % 3
+    return given.photos(N)
 
 
 @pytest.fixture(scope="module")
