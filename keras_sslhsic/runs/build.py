@@ -52,6 +52,7 @@ def build_model(
             build_optimizer(config, steps_per_epoch, model.online_variables),
             loss=losses.get(config.loss) if config.get("loss") else None,
             steps_per_execution=config.steps_per_execution,
+            chunks=config.chunks,
         )
     return model
 

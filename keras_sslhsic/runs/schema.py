@@ -59,6 +59,8 @@ class Run:
         strategy: the machines, as `keras_sslhsic.strategy` takes them.
         precision: Keras's dtype policy: float32, mixed_bfloat16 or mixed_float16.
         steps_per_execution: steps in one call of the device program; more keep a fast device busier.
+        chunks: parts of a device's share of the batch that go through the networks one after the other, where the whole does
+            not fit into its memory; the loss stays that of the whole batch.
         data: the images.
         encoder: the network that is trained: an r18_1x for images of the views' channels, where nothing else is said.
         init: an encoder that the training starts from, with its network and weights in the place of `encoder`: a run folder,
@@ -81,6 +83,7 @@ class Run:
     strategy: str = "auto"
     precision: str = "float32"
     steps_per_execution: int = 1
+    chunks: int = 1
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     encoder: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     init: str | None = None
@@ -95,7 +98,7 @@ class Run:
     def __post_init__(self) -> None:
         checks.integer("seed", self.seed, 0, most=2**31 - 1)
         checks.number("target_ema", self.target_ema, most=1.0)
-        for name in ("epochs", "batch_size", "steps_per_execution"):
+        for name in ("epochs", "batch_size", "steps_per_execution", "chunks"):
             checks.integer(name, getattr(self, name), 1)
 
 

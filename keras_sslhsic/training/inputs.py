@@ -17,7 +17,9 @@ _REPEAT = "repeat the channel of the images, np.repeat(images, 3, axis=-1)"
 ANY: Sides = (None, None, None)
 
 
-def check(x: Any, num_replicas: int, wanted: Sides, policy: ViewPolicy, training: bool = True) -> None:
+def check(
+    x: Any, num_replicas: int, wanted: Sides, policy: ViewPolicy, training: bool = True, chunks: int = 1
+) -> None:
     """Raises a ValueError for batches that training would fail on, or would silently mistreat, by their spec.
 
     Args:
@@ -26,6 +28,7 @@ def check(x: Any, num_replicas: int, wanted: Sides, policy: ViewPolicy, training
         wanted: (height, width, channels) that the encoder reads; None in a place is free.
         policy: of the views that are made of images; crops keep their size.
         training: whether batches have to be of one size that all replicas share; else they only have to be measurable.
+        chunks: parts of each replica's share.
     """
     if isinstance(x, tf.distribute.DistributedDataset):
         return
@@ -52,6 +55,7 @@ def check(x: Any, num_replicas: int, wanted: Sides, policy: ViewPolicy, training
             _check_views((*size, image.shape[-1]), wanted, len(policy.mean))
         if training:
             _check_batch(image.shape[0], num_replicas)
+            _check_parts(image.shape[0], num_replicas, chunks)
 
 
 def of_size_given(x: Any, policy: ViewPolicy) -> ViewPolicy:
@@ -89,6 +93,15 @@ def _check_batch(batch: int | None, num_replicas: int) -> None:
         raise ValueError(
             f"The global batch of {batch} images cannot be shared by {num_replicas} replicas: make it a multiple of "
             f"{num_replicas}, for example {batch - batch % num_replicas or num_replicas}."
+        )
+
+
+def _check_parts(batch: int, num_replicas: int, chunks: int) -> None:
+    share = batch // num_replicas
+    if share % chunks or (chunks > 1 and share // chunks < 2):
+        raise ValueError(
+            f"The {share} images{' of a replica' if num_replicas > 1 else ''} cannot be trained on in chunks={chunks}, which "
+            "have to be equal and of at least 2 images: choose a divisor, or another batch_size."
         )
 
 

@@ -1,6 +1,7 @@
 """The training of an encoder without labels, whatever the method and the loss."""
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from keras_sslhsic.training import (
 )
 from keras_sslhsic.training.callbacks import StopOnFault, WatchCollapse, WatchRate
 from keras_sslhsic.training.checkpoint import Checkpoint
+from keras_sslhsic.training.chunks import Encoded, of_batch
 from keras_sslhsic.training.encoding import EncodingModel, unit_range
 from keras_sslhsic.training.monitor import Monitor
 from keras_sslhsic.views import policy
@@ -62,6 +64,7 @@ class Trainer(EncodingModel):
 
     num_classes: int | None = None
     classifier: Any = None
+    chunks = 1
 
     def __init__(self, encoder: keras.Model, views: Any = "byol", seed: int = 0, **kwargs: Any):
         checks.integer("seed", seed, -(2**31))
@@ -127,6 +130,7 @@ class Trainer(EncodingModel):
         jit_compile: bool | str = "auto",
         steps_per_execution: int = 1,
         run_eagerly: bool = False,
+        chunks: int = 1,
         **others: Any,
     ) -> None:
         """Chooses what the training step optimises, and how; which layers are `trainable` is read now.
@@ -138,6 +142,9 @@ class Trainer(EncodingModel):
             jit_compile: compile the step with XLA. "auto" does so on a single accelerator.
             steps_per_execution: training steps in one call of the device program.
             run_eagerly: run without a graph, for debugging.
+            chunks: parts of the batch, or of each replica's share, that go through the networks one after the other; the loss
+                is that of the whole batch: its gradient in the memory of a part, in about 4/3 of the time. The statistics of
+                BatchNorm are then those of a part. See `training.chunks`.
             **others: of Keras, with the value that stands for nothing there.
 
         Raises:
@@ -151,6 +158,7 @@ class Trainer(EncodingModel):
                 "is measured without labels is named by the loss (the terms of a losses.Objective), the rest has no use here."
             )
         checks.integer("steps_per_execution", steps_per_execution, 1)
+        checks.integer("chunks", chunks, 1)
         distributed = self._distribute_strategy is not None
         if jit_compile is True and distributed:
             raise ValueError(
@@ -169,6 +177,7 @@ class Trainer(EncodingModel):
         with self.distribute_strategy.scope():
             loss.build_for(self, self.projection_dim)
         self.objective = loss
+        self.chunks = int(chunks)
         super().compile(
             optimizer=optimizer,
             jit_compile=False if distributed else jit_compile,
@@ -188,6 +197,7 @@ class Trainer(EncodingModel):
             "loss": keras.saving.serialize_keras_object(self.objective),
             "steps_per_execution": self.steps_per_execution,
             "run_eagerly": self.run_eagerly,
+            "chunks": self.chunks,
         }
 
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
@@ -287,7 +297,7 @@ class Trainer(EncodingModel):
     def _check(self, given: streams.Given) -> None:
         """Raises a ValueError for what cannot be trained on."""
         count = self.distribute_strategy.num_replicas_in_sync
-        inputs.check(given, count, self.encoder.input_shape[1:], self.policy)
+        inputs.check(given, count, self.encoder.input_shape[1:], self.policy, chunks=self.chunks)
         inputs.look(given, labels=self.classifier is not None)
 
     def _trace_for(self, spec: Any) -> None:
@@ -335,39 +345,53 @@ class Trainer(EncodingModel):
         seed = tf.stack([tf.constant(self.seed, tf.int32), tf.cast(self.step.value, tf.int32)])
         return tf.unstack(tf.random.split(seed, 2, alg="philox"))
 
-    def _evaluate_batch(
-        self, data: Any, training: bool
-    ) -> tuple[tf.Tensor, dict[str, tf.Tensor], Hiddens, Any]:
-        """Loss (its mean over the replicas is the total), metrics, hiddens and labels of one batch."""
-        images, labels = unpack(data)
-        if self.classifier is None:
-            labels = None
-        elif labels is not None:
-            labels = tf.cast(tf.reshape(labels, [-1]), tf.int32)
-        view_seed, loss_seed = self._seeds()
+    def _labels(self, labels: Any) -> tf.Tensor | None:
+        """The labels of a batch that the online classifier learns from, int32 [B]; None for none."""
+        if self.classifier is None or labels is None:
+            return None
+        return tf.cast(tf.reshape(labels, [-1]), tf.int32)
+
+    def _encode(self, images: Any, seed: tf.Tensor, training: bool) -> Encoded:
+        """What the networks make of views of images."""
         with compat.losses_of_layers(self):
-            hiddens, features = self.hiddens(self._views(images, view_seed), training)
+            hiddens, features = self.hiddens(self._views(images, seed), training)
             of_layers = penalties.added([*self.online_networks, self.ema_encoder])
-        terms = dict(self.objective.terms(hiddens, loss_seed))
+        return Encoded(hiddens, features, tf.convert_to_tensor(of_layers))
+
+    def _measure(
+        self, encoded: Encoded, labels: tf.Tensor | None, seed: tf.Tensor
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Loss (its mean over the replicas is the total) and metrics of one batch."""
+        terms = dict(self.objective.terms(encoded.hiddens, seed))
         if "loss" not in terms:
             raise ValueError(
                 f'The terms of {type(self.objective).__name__} must have a "loss", found {", ".join(terms) or "none"}.'
             )
-        loss = terms["loss"] = terms["loss"] + of_layers
+        loss = terms["loss"] = terms["loss"] + encoded.of_layers
         if labels is not None:
-            terms |= classifier.classify(self.classifier, features, labels)
+            terms |= classifier.classify(self.classifier, encoded.features, labels)
             loss += terms["classifier_loss"]
-        terms["feature_std"], terms["effective_rank"] = diagnostics.feature_spread(hiddens.online[:, 0])
-        return loss, terms, hiddens, labels
+        terms["feature_std"], terms["effective_rank"] = diagnostics.feature_spread(
+            encoded.hiddens.online[:, 0]
+        )
+        return loss, terms
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One step of training on a batch; returns the metrics so far."""
         variables = self.trained_variables
-        with tf.GradientTape() as tape:
-            loss, terms, hiddens, labels = self._evaluate_batch(data, training=True)
+        images, labels = unpack(data)
+        labels = self._labels(labels)
+        view_seed, loss_seed = self._seeds()
+        measured: list[Any] = []
+
+        def scaled_loss(encoded: Encoded) -> tf.Tensor:
+            measured[:] = self._measure(encoded, labels, loss_seed)
             # Every replica holds the loss of the global batch, and the gradients are summed over the replicas.
-            scaled = self.optimizer.scale_loss(loss / replicas.num_replicas())
-        gradients = tape.gradient(scaled, variables)
+            return self.optimizer.scale_loss(measured[0] / replicas.num_replicas())
+
+        encode = functools.partial(self._encode, training=True)
+        gradients, encoded = of_batch(self, encode, scaled_loss, images, view_seed, variables, self.chunks)
+        loss, terms = measured
         # Batches without labels leave the classifier out.
         gradients = [
             tf.zeros(v.shape, v.dtype) if g is None else g for g, v in zip(gradients, variables, strict=True)
@@ -381,7 +405,7 @@ class Trainer(EncodingModel):
         before = compat.updates(self.optimizer)
         self.optimizer.apply(gradients, variables)
         moved = compat.updates(self.optimizer) > before
-        terms |= self.objective.update(hiddens) | self.follow(moved)
+        terms |= self.objective.update(encoded.hiddens) | self.follow(moved)
         if self.ema_encoder is not None:
             self.update_weight_ema(moved)
         self._note_faults(loss, labels)
@@ -390,8 +414,11 @@ class Trainer(EncodingModel):
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """The metrics of a batch, of the evaluation encoder."""
-        _, terms, hiddens, _ = self._evaluate_batch(data, training=False)
-        return self._report(terms, tf.shape(hiddens.online)[0])
+        images, labels = unpack(data)
+        view_seed, loss_seed = self._seeds()
+        encoded = self._encode(images, view_seed, training=False)
+        _, terms = self._measure(encoded, self._labels(labels), loss_seed)
+        return self._report(terms, tf.shape(encoded.hiddens.online)[0])
 
     def _report(self, terms: Mapping[str, tf.Tensor], weight: Any = 1.0) -> dict[str, tf.Tensor]:
         self._monitor.update_state(terms, (*self.latest, *self.objective.latest), weight)
