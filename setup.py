@@ -61,11 +61,13 @@ setup(
         "tfds": TFDS,
         "hub": ["huggingface_hub>=0.34"],
         "parquet": ["pyarrow>=17"],
+        "search": ["faiss-cpu>=1.9"],
         "onnx": ["tf2onnx>=1.17", "onnxruntime>=1.20"],
         "beam": [*TFDS, "apache-beam>=2.77"],
         "tpu": ["tensorflow-tpu==2.20.0", "libtpu==0.0.30"],
         "dev": [
             *TFDS,
+            "faiss-cpu>=1.9",
             "pytest>=8",
             "pytest-xdist>=3.6",
             "hypothesis>=6.100",

@@ -1,6 +1,6 @@
 """The command line.
 
-keras-sslhsic pretrain | config | evaluate | report | extract | export | convert | inspect | models | methods
+keras-sslhsic pretrain | config | evaluate | report | extract | index | search | export | convert | inspect | models | methods
 """
 
 import argparse
@@ -22,12 +22,15 @@ from keras_sslhsic.version import __version__
 TRACEBACK = "KERAS_SSLHSIC_TRACEBACK"
 
 # Flags that are natural numbers, and the largest of each.
-_NUMBERS: dict[str, int | None] = {"image_size": 2**14, "epochs": None, "batch_size": None, "memory_mb": None}
+_NUMBERS: dict[str, int | None] = {
+    "image_size": 2**14,
+    **dict.fromkeys(("epochs", "batch_size", "memory_mb", "count")),
+}
 
 # Flags of files and folders that are read -> what may be the name of something else.
 _ENCODER = r"\w+|.+://.+"
 _READ = {
-    **dict.fromkeys(("config", "path", "source", "run_folder"), ""),
+    **dict.fromkeys(("config", "path", "source", "run_folder", "features", "index", "image"), ""),
     **dict.fromkeys(("model", "encoder", "init"), _ENCODER),
     "data": r"\w+(/[\w.+-]+)?(:[\w.*]+)?",  # of a data set of TensorFlow Datasets
 }
@@ -93,7 +96,7 @@ def _check(options: argparse.Namespace) -> None:
             checks.integer(name, number, 1, most=most)
     written = (getattr(options, name, None) for name in ("out", "to", "sheet", "json"))
     for path in map(Path, filter(None, written)):
-        check_writable(path, folder=options.command in ("export", "report"))
+        check_writable(path, folder=options.command in ("export", "report", "index"))
     for name, other in (_READ | ({"data": ""} if options.command == "extract" else {})).items():
         given = getattr(options, name, None)
         if given and not os.path.lexists(given) and not re.fullmatch(other, given):
@@ -215,6 +218,20 @@ def _parser(settings: bool = False) -> argparse.ArgumentParser:
     _image_size(extract, "of what the encoder sees of an image, its central square")
     extract.add_argument("--batch-size", type=int, default=64, help="images a step, at most (default: 64)")
     _memory(extract)
+
+    index = _command(commands, "index", _index, "make the features of many images searchable")
+    index.add_argument("--features", required=True, help="NAME.npz or NAME.parquet of `extract`")
+    index.add_argument("--out", required=True, help="the folder of the index; one that is there is replaced")
+
+    search = _command(commands, "search", _search, "find the images of an index that are nearest to an image")
+    search.add_argument("--index", required=True, help="a folder of `index`")
+    search.add_argument("--image", required=True, help="a file, of the indexed images or another")
+    search.add_argument(
+        "--model",
+        help="the encoder of the features, for an image that is not among them; as `extract` takes it",
+    )
+    search.add_argument("--count", type=int, default=10, help="neighbours to find (default: 10)")
+    search.add_argument("--sheet", help="a picture of the image and its neighbours, NAME.png")
 
     export = _command(commands, "export", _export, "write an encoder as a SavedModel, .tflite or .onnx")
     export.add_argument("--model", required=True, help="a name of the zoo, a .keras file, a run folder, ...")
@@ -526,6 +543,29 @@ def _extract(options: argparse.Namespace) -> None:
         print(f"{extracted.gone} images are no longer under {data}: their rows were left out.")
     if extracted.broken:
         print(f"{len(extracted.broken)} images could not be read; {out}.broken.txt names them.")
+
+
+def _index(options: argparse.Namespace) -> None:
+    from keras_sslhsic.zoo import nearest
+
+    collection = nearest.index(options.features, options.out)
+    print(
+        f"{len(collection.names)} images are in {display(options.out)}. keras-sslhsic search --index {display(options.out)} "
+        "--image FILE finds the nearest to one."
+    )
+
+
+def _search(options: argparse.Namespace) -> None:
+    from keras_sslhsic.zoo import nearest
+
+    collection = nearest.load(options.index)
+    encoder = _load(options.model) if options.model else None
+    found = nearest.search(collection, options.image, encoder, options.count)
+    for file, similarity in found:
+        print(f"{similarity:.4f}  {display(file)}")
+    if options.sheet:
+        nearest.draw(collection, options.image, found, options.sheet)
+        print(f"A picture of them is in {display(options.sheet)}.")
 
 
 def _export(options: argparse.Namespace) -> None:

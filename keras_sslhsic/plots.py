@@ -149,3 +149,29 @@ def neighbours(
     if path is not None:
         pictures.save(figure, path)
     return figure
+
+
+def sheet(
+    images: Sequence[np.ndarray], captions: Sequence[str], path: str | Path | None = None, columns: int = 6
+) -> "Figure":
+    """Draws images, each under its caption, in rows.
+
+    Args:
+        images: uint8 [H, W, C] each, of any size.
+        captions: as many.
+        path: as in `curves`.
+        columns: images in a row.
+    """
+    from matplotlib.figure import Figure
+
+    lines = -(-len(images) // columns)
+    figure = Figure(figsize=(1.8 * columns, 2.1 * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False).flat
+    for panel in axes:
+        panel.set_axis_off()
+    for panel, image, caption in zip(figure.axes, images, captions, strict=False):
+        panel.imshow(image[..., 0] if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
+        panel.set_title(display(caption), fontsize=7, parse_math=False)
+    if path is not None:
+        pictures.save(figure, path)
+    return figure

@@ -101,6 +101,23 @@ def extract(
         return _extract(_Extractor(encoder, root, batch_size, memory_mb, image_size), stamps, out)
 
 
+def features_of(encoder: Encoder, image: str | os.PathLike, image_size: int | None = None) -> np.ndarray:
+    """The row that `extract` would write for an image, float32 [F].
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no image that can be read.
+    """
+    file = Path(image)
+    file.stat()
+    extractor = _Extractor(encoder, file.parent, 1, 1024, image_size)
+    with tqdm(disable=True) as bar:
+        row = extractor.compute({file.name: _stamp(file)}, bar)[file.name]
+    if row.features is None:
+        raise ValueError(f"{display(image)} cannot be read: {row.reason}.")
+    return row.features
+
+
 def _extract(extractor: "_Extractor", stamps: dict[str, tuple[int, int]], out: Path) -> Extracted:
     parts = out.with_name(f"{out.name}.parts")
     for path in filter(files.is_leftover, _in_folder(parts)):  # of killed processes: this one holds the lock

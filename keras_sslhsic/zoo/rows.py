@@ -43,20 +43,7 @@ def read(paths: list[Path], encoder_id: str, image_size: str = "") -> tuple[dict
     rows: dict[str, Row] = {}
     folders = set()
     for path in filter(Path.exists, paths):
-        try:
-            with files.open_regular(path) as file:
-                found, origin = (_read_parquet if path.suffix.lower() == ".parquet" else _read_npz)(file)
-        except ImportError:
-            raise
-        except Exception as error:  # zipfile and pyarrow raise many types for damaged files
-            raise ValueError(
-                f"{display(path)} was not written by this command: remove it, or choose another output ({display(error)})."
-            ) from error
-        if not identity.tells_operations(origin.encoder):
-            raise ValueError(
-                f"{display(path)} was written by an earlier version, which knew encoders by their layers and weights alone, so "
-                "that it may be of one with other operations: remove it to compute all of it again, or choose another output."
-            )
+        found, origin = load(path)
         if origin.encoder != encoder_id:
             raise ValueError(
                 f"{display(path)} was written with another encoder: remove it, or choose another output."
@@ -73,6 +60,30 @@ def read(paths: list[Path], encoder_id: str, image_size: str = "") -> tuple[dict
         rows |= found
         folders.add(origin.folder)
     return rows, folders
+
+
+def load(path: Path) -> tuple[dict[str, Row], Origin]:
+    """Reads the rows of a file, whatever they were made with.
+
+    Raises:
+        ValueError: if another program wrote it, or a version that knew encoders by less; if it is damaged, or states more than
+            it holds.
+    """
+    try:
+        with files.open_regular(path) as file:
+            found, origin = (_read_parquet if path.suffix.lower() == ".parquet" else _read_npz)(file)
+    except (ImportError, FileNotFoundError):
+        raise
+    except Exception as error:  # zipfile and pyarrow raise many types for damaged files
+        raise ValueError(
+            f"{display(path)} was not written by keras-sslhsic extract: remove it, or choose another file ({display(error)})."
+        ) from error
+    if not identity.tells_operations(origin.encoder):
+        raise ValueError(
+            f"{display(path)} was written by an earlier version, which knew encoders by their layers and weights alone, so "
+            "that it may be of one with other operations: remove it to compute all of it again, or choose another output."
+        )
+    return found, origin
 
 
 def write(path: Path, rows: dict[str, Row], origin: Origin) -> None:

@@ -252,7 +252,7 @@ def test_bad_input_is_named_and_nothing_written(encoder, folder, tmp_path):
     (tmp_path / "empty.npz").touch()
     for name in ("foreign.npz", "text.npz", "empty.npz"):
         before = (tmp_path / name).read_bytes()
-        with pytest.raises(ValueError, match=f"{name} was not written by this command"):
+        with pytest.raises(ValueError, match=f"{name} was not written by keras-sslhsic extract"):
             extract(encoder, root, tmp_path / name)
         assert (tmp_path / name).read_bytes() == before
     extract(encoder, root, tmp_path / "out.npz")
@@ -420,7 +420,7 @@ def test_outputs_that_state_more_than_they_hold_are_refused(encoder, folder, tmp
     extract(encoder, root, tmp_path / "out.npz")
     make(tmp_path / "out.npz")
     before = (tmp_path / "out.npz").read_bytes()
-    with pytest.raises(ValueError, match=r"out\.npz was not written by this command: .*\)\.$"):
+    with pytest.raises(ValueError, match=r"out\.npz was not written by keras-sslhsic extract: .*\)\.$"):
         extract(encoder, root, tmp_path / "out.npz")
     assert (tmp_path / "out.npz").read_bytes() == before
 

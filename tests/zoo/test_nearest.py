@@ -1,0 +1,120 @@
+"""Neighbours in a collection against all similarities in float64."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_sslhsic.cli import main
+from keras_sslhsic.data import bundled
+from keras_sslhsic.encoders import encoder_hash
+from keras_sslhsic.zoo import nearest
+from keras_sslhsic.zoo.extract import extract
+from keras_sslhsic.zoo.rows import Origin, Row, write
+
+faiss = pytest.importorskip("faiss", reason="an index needs faiss")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """40 images in two folders, one that is broken, and one outside."""
+    (images, _), _ = bundled.load()
+    root = tmp_path_factory.mktemp("collection")
+    for number, image in enumerate(images[:41]):
+        folder = root / ("photos" if number < 40 else "elsewhere") / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(folder / f"{number}.png")
+    (root / "photos" / "a" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n nothing")
+    return root
+
+
+@pytest.fixture(scope="module")
+def collection(encoder, photos):
+    extract(encoder, photos / "photos", photos / "features.npz")
+    return nearest.index(photos / "features.npz", photos / "index")
+
+
+def by_definition(features, query, leave_out=()):
+    unit = features.astype(float) / np.linalg.norm(features.astype(float), axis=1, keepdims=True)
+    similarity = unit @ (query.astype(float) / np.linalg.norm(query.astype(float)))
+    order = [place for place in np.argsort(-similarity, kind="stable") if place not in leave_out]
+    return order, similarity
+
+
+def test_an_image_of_the_collection_finds_the_others(collection, photos):
+    stored = np.load(photos / "features.npz")
+    names, features = stored["files"].tolist(), stored["features"]
+    for query in ("a/0.png", "b/7.png"):
+        own = names.index(query)
+        order, similarity = by_definition(features, features[own], {own})
+        found = nearest.search(collection, photos / "photos" / query, count=5)
+        # Unit vectors of 8 numbers: rounding once each, and a sum of 8 products.
+        np.testing.assert_allclose([f.similarity for f in found], similarity[order[:5]], atol=20 * 2**-24)
+        assert [f.file for f in found] == [names[place] for place in order[:5]]
+
+
+def test_another_image_is_encoded_as_the_collection_was(collection, encoder, photos):
+    image = next((photos / "elsewhere").rglob("*.png"))
+    extract(encoder, photos / "elsewhere", photos / "query.npz")
+    query, stored = np.load(photos / "query.npz")["features"][0], np.load(photos / "features.npz")
+    order, _ = by_definition(stored["features"], query)
+    found = nearest.search(nearest.load(photos / "index"), image, encoder, count=3)
+    assert [f.file for f in found] == [stored["files"][place] for place in order[:3]]
+
+
+def test_more_than_there_are_is_all_of_them(collection, photos):
+    assert len(nearest.search(collection, photos / "photos" / "a" / "0.png", count=1000)) == 39
+
+
+def test_a_large_collection_is_a_graph(tmp_path, monkeypatch):
+    monkeypatch.setattr(nearest, "EXACT", 100)
+    features = np.random.default_rng(0).normal(size=(2000, 16)).astype(np.float32)
+    found = {f"{number}.png": Row((1, 1), row) for number, row in enumerate(features)}
+    write(tmp_path / "features.npz", found, Origin("encoder-2-of-operations", str(tmp_path)))
+    monkeypatch.setattr(nearest.rows.identity, "tells_operations", lambda _: True)
+    nearest.index(tmp_path / "features.npz", tmp_path / "index")
+    collection = nearest.load(tmp_path / "index")
+    assert isinstance(faiss.downcast_index(collection.graph), faiss.IndexHNSWFlat)
+    hits = 0
+    for number in range(50):
+        order, _ = by_definition(features, features[number], {number})
+        found = nearest.search(collection, tmp_path / f"{number}.png", count=10)
+        hits += len({f.file for f in found} & {f"{place}.png" for place in order[:10]})
+    assert hits > 475  # of 500
+
+
+def test_what_cannot_be_searched_is_said(collection, encoder, photos, tmp_path):
+    outside = next((photos / "elsewhere").rglob("*.png"))
+    with pytest.raises(ValueError, match="give the encoder that made its features"):
+        nearest.search(collection, outside)
+    other = collection._replace(origin=collection.origin._replace(encoder="of another"))
+    with pytest.raises(ValueError, match="features of another encoder"):
+        nearest.search(other, outside, encoder)
+    with pytest.raises(ValueError, match="count must be at least 1"):
+        nearest.search(collection, outside, encoder, count=0)
+    with pytest.raises(FileNotFoundError):
+        nearest.search(collection, tmp_path / "missing.png", encoder)
+    with pytest.raises(ValueError, match=r"broken\.png cannot be read"):
+        nearest.search(collection, photos / "photos" / "a" / "broken.png", encoder)
+    (tmp_path / "text.npz").write_text("nothing")
+    with pytest.raises(ValueError, match=r"text\.npz was not written by keras-sslhsic extract"):
+        nearest.index(tmp_path / "text.npz", tmp_path / "index")
+    assert collection.origin.encoder == encoder_hash(encoder)
+
+
+def test_the_commands(collection, photos, tmp_path, capsys):
+    out, sheet = tmp_path / "index", tmp_path / "neighbours.png"
+    assert main(["index", "--features", str(photos / "features.npz"), "--out", str(out)]) == 0
+    assert "40 images are in" in capsys.readouterr().out
+    query = photos / "photos" / "a" / "0.png"
+    assert (
+        main(["search", "--index", str(out), "--image", str(query), "--count", "3", "--sheet", str(sheet)])
+        == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines[:3]] == [
+        f.file for f in nearest.search(collection, query, count=3)
+    ]
+    with Image.open(sheet) as picture:
+        assert picture.width > 500
+    assert main(["search", "--index", str(tmp_path / "none"), "--image", str(query)]) == 2
+    assert "there is no file or folder" in capsys.readouterr().err
