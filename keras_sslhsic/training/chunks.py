@@ -82,7 +82,8 @@ def of_batch(
             part = tf.nest.map_structure(lambda x: x[number], parts)
             encoded = encode(part, tf.random.fold_in(seed, number, alg="philox"))
         _refuse_others(model, scope, [*kept, *states, *variables])
-        return encoded, *([scope.get_current_value(v) for v in vs] for vs in (kept, states))
+        after, state = ([scope.get_current_value(v) for v in vs] for vs in (kept, states))
+        return encoded, after, state
 
     def forwards(number: Any, state: State, arrays: list[tf.TensorArray], sums: State) -> tuple[Any, ...]:
         encoded, after, state = of_chunk(number, state)

@@ -66,10 +66,10 @@ def index(features: str | os.PathLike, out: str | os.PathLike) -> Collection:
     """
     faiss = _faiss()
     found, origin = rows.load(Path(features))
-    names = [name for name, row in found.items() if row.features is not None]
-    if not names:
+    known = {name: row.features for name, row in found.items() if row.features is not None}
+    if not known:
         raise ValueError(f"{display(features)} holds no features: none of its images could be read.")
-    vectors = _unit(np.stack([found[name].features for name in names]))
+    names, vectors = list(known), _unit(np.stack(list(known.values())))
     if len(names) <= EXACT:
         graph = faiss.IndexFlatIP(vectors.shape[1])
     else:
@@ -138,9 +138,7 @@ def search(
     return [Found(collection.names[p], s) for p, s in found if p not in (own, -1)][:count]
 
 
-def draw(
-    collection: Collection, image: str | os.PathLike, found: Sequence[Found], path: str | os.PathLike
-) -> None:
+def draw(collection: Collection, image: str | os.PathLike, found: Sequence[Found], path: str | Path) -> None:
     """Writes a picture of an image and its neighbours, their similarities above them; those that are gone stay white."""
     shown = [(Path(image), "image"), *((Path(collection.origin.folder, f), f"{s:.3f} {f}") for f, s in found)]
     images = [_thumbnail(file) for file, _ in shown]
