@@ -60,11 +60,13 @@ def index(features: str | os.PathLike, out: str | os.PathLike) -> Collection:
             people you trust have built.
 
     Raises:
-        ValueError: if another program wrote `features`, or there are none in it.
+        ValueError: if another program wrote `features`, or there are none in it; if `out` is there and is no index.
         FileNotFoundError: if there is no such file.
         ImportError: without faiss.
     """
-    faiss = _faiss()
+    faiss, out = _faiss(), Path(out)
+    if out.is_file() or {file.name for file in out.glob("*")} - {_GRAPH, _NAMES}:
+        raise ValueError(f"{display(out)} is there already, and is no index: choose another name.")
     found, origin = rows.load(Path(features))
     known = {name: row.features for name, row in found.items() if row.features is not None}
     if not known:
@@ -75,7 +77,7 @@ def index(features: str | os.PathLike, out: str | os.PathLike) -> Collection:
     else:
         graph = faiss.IndexHNSWFlat(vectors.shape[1], _LINKS, faiss.METRIC_INNER_PRODUCT)
         graph.hnsw.efConstruction, graph.hnsw.efSearch = _BUILD, _SEARCH
-    with tqdm(total=len(names), unit="image", desc=display(Path(out).name)) as bar:
+    with tqdm(total=len(names), unit="image", desc=display(out.name)) as bar:
         for start in range(0, len(names), 10_000):
             graph.add(vectors[start : start + 10_000])
             bar.update(min(10_000, len(names) - start))

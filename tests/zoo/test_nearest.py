@@ -98,6 +98,9 @@ def test_what_cannot_be_searched_is_said(collection, encoder, photos, tmp_path):
     (tmp_path / "text.npz").write_text("nothing")
     with pytest.raises(ValueError, match=r"text\.npz was not written by keras-sslhsic extract"):
         nearest.index(tmp_path / "text.npz", tmp_path / "index")
+    for taken in (photos / "photos", photos / "features.npz"):
+        with pytest.raises(ValueError, match="is there already, and is no index"):
+            nearest.index(photos / "features.npz", taken)
     assert collection.origin.encoder == encoder_hash(encoder)
 
 
