@@ -1,5 +1,6 @@
 """A batch in chunks against the same batch at once, whose BatchNorm sees chunks."""
 
+import dataclasses
 import functools
 
 import keras
@@ -13,22 +14,23 @@ from keras_sslhsic.training.chunks import Encoded
 
 BATCH, RATE = 16, 0.05
 POLICY = views.ViewPolicy(size=8)
+PLAIN = dataclasses.replace(views.get(None), mean=(0.5,) * 3, std=(0.5,) * 3)
 
 
-def encoder(dropout=0.2, synchronized=True):
+def encoder(dropout=0.2, activity=1e-3):
     images = keras.Input((8, 8, 3))
     x = keras.layers.Conv2D(
         6, 3, padding="same", use_bias=False, kernel_regularizer=keras.regularizers.L2(1e-3)
     )(images)
-    x = keras.layers.BatchNormalization(momentum=0.9, synchronized=synchronized)(x)
-    x = keras.layers.ReLU(activity_regularizer=keras.regularizers.L2(1e-3))(x)
+    x = keras.layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
+    x = keras.layers.ReLU(activity_regularizer=keras.regularizers.L2(activity))(x)
     x = keras.layers.Dropout(dropout, seed=3)(x)
     return keras.Model(images, keras.layers.GlobalAveragePooling2D()(x))
 
 
-def trainer(method=SSLHSIC, chunks=1, network=encoder, **options):
+def trainer(method=SSLHSIC, chunks=1, network=encoder, policy=POLICY, **options):
     keras.utils.set_random_seed(1)
-    model = method(network(), 12, 8, views=POLICY, num_classes=3)
+    model = method(network(), 12, 8, views=policy, num_classes=3)
     model.compile(keras.optimizers.SGD(RATE), chunks=chunks, **options)
     return model
 
@@ -108,16 +110,21 @@ def test_graph_and_xla_do_the_same(data):
 
 
 @pytest.mark.slow
-def test_replicas_with_chunks_are_one_device_with_more_of_them(data):
-    """Two replicas that keep their statistics to themselves, two chunks each, see what four chunks of one device see."""
-    alone = functools.partial(encoder, dropout=0.0, synchronized=False)
+def test_replicas_take_their_chunks_together(data):
+    """Two replicas with two chunks each: BatchNorm sees the first chunks of both, then the second ones.
+
+    A regularizer of outputs, a sum over a chunk, would depend on its size.
+    """
+    network = functools.partial(encoder, dropout=0.0, activity=0.0)
     crops = {f"view{n}": data["image"][:, n : n + 8, n : n + 8] for n in (1, 2)} | {"label": data["label"]}
-    batches = tf.data.Dataset.from_tensors(crops)
+    quarters = np.split(np.arange(BATCH), 4)
+    together = np.concatenate([quarters[place] for place in (0, 2, 1, 3)])
+    given = {1: {name: values[together] for name, values in crops.items()}, 2: crops}
     models = []
-    for replicas, chunks in ((1, 4), (2, 2)):
+    for replicas, batch in given.items():
         with strategy(f"cpu:{replicas}").scope():
-            models.append(trainer(chunks=chunks, network=alone))
-        models[-1].fit(batches, verbose=0)
+            models.append(trainer(chunks=2, network=network, policy=PLAIN))
+        models[-1].fit(tf.data.Dataset.from_tensors(batch), verbose=0)
     for one, two in zip(models[0].trained_variables, models[1].trained_variables, strict=True):
         np.testing.assert_allclose(two.value.numpy(), one.value.numpy(), rtol=0, atol=1e-5, err_msg=one.path)
 
