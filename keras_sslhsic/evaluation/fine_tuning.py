@@ -394,10 +394,11 @@ class _Classifier(keras.Model):
 def _whole(classifier: _Classifier, several: bool, size: int | None) -> Encoder:
     """One model from images to probabilities, which was trained at this size."""
     network = classifier.encoder
-    images = keras.Input(network.input_shape[1:], dtype="float32", name="image")
+    height, width, channels = network.input_shape[1:]
+    images = keras.Input((height, width, channels), dtype="float32", name="image")
     scores = classifier.head(keras.layers.Flatten()(network(images)))
     found = keras.layers.Activation("sigmoid" if several else "softmax", dtype="float32")(scores)
-    spec = EncoderSpec(*network.input_shape[1:], found.shape[-1], trained_at=size)
+    spec = EncoderSpec(height, width, channels, found.shape[-1], trained_at=size)
     return Encoder(images, found, spec, "classifier")
 
 
