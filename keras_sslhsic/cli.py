@@ -508,6 +508,8 @@ def _evaluate(options: argparse.Namespace) -> None:
             f"{protocol.name} on {display(data)}{at}: {measure.metric} {measure.text()}, the 95 % interval in brackets"
         )
     print(f"Added to {display(out)}.")
+    if settings.get("save_to"):
+        print(f"The classifier is in {display(settings['save_to'])}.")
 
 
 def _own_data(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:

@@ -457,7 +457,7 @@ def test_protocols_of_a_folder_are_set_by_the_command_and_recorded(squares, caps
     finetune = ["--config", "settings.py", "--config.batch_size=8", "--steps", "3"]
     assert cli.main(["evaluate", "finetune", *evaluate, *finetune]) == 0
     first, second = map(json.loads, Path("r.jsonl").read_text().splitlines())
-    images = {"image_size": 28, "short_side": 32, "resize": "bicubic"}
+    images = {"image_size": 28, "short_side": 32, "resize": "blocks averaged, bicubic"}
     assert first["recipe"] == {
         **images, "batch_size": 12, "epochs": 2, "steps": 4, "learning_rates": [0.1, 0.2, 0.4], "weight_decays": [0.0],
         "warmup_steps": 0, "momentum": 0.9, "nesterov": True, "crop_area": [0.08, 1.0], "held_out": 4,

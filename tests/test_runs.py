@@ -431,6 +431,7 @@ def test_a_run_ends_with_the_evaluations_of_its_config_and_logs_them_meanwhile(
         ({"protocol": "knn", "every": 0}, "every must be None or at least 1, found 0"),
         ({"protocol": "knn", "data": "nowhere"}, "nowhere is no folder, and"),
         ({"protocol": "knn", "data": "."}, "holds no images"),
+        ({"protocol": "finetune", "save_to": "a.keras"}, "`evaluate finetune --save-to` does it"),
     ],
 )
 def test_an_evaluation_that_cannot_be_made_is_said_before_anything_is_written(

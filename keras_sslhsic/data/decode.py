@@ -155,15 +155,26 @@ def crop(pixels: np.ndarray, box: tuple[int, ...], size: int, method: str = "bic
 
     y, x, height, width = box
     pixels = pixels[y : y + height, x : x + width]
-    # Interpolation sees the nearest pixels alone, and would skip some of those of a larger box.
-    reduced = (height // max(height // size, 1), width // max(width // size, 1))
-    if reduced != (height, width):
-        pixels = cv2.resize(pixels, reduced[::-1], interpolation=cv2.INTER_AREA)
-    if reduced != (size, size):
+    pixels = averaged(pixels, (height // size, width // size))
+    if pixels.shape[:2] != (size, size):
         interpolation = {"bicubic": cv2.INTER_CUBIC, "bilinear": cv2.INTER_LINEAR}[method]
         pixels = cv2.resize(pixels, (size, size), interpolation=interpolation)
     # OpenCV drops a single channel; what was not resized is a view of the whole image.
     return np.ascontiguousarray(pixels).reshape(size, size, -1)
+
+
+def averaged(pixels: np.ndarray, blocks: tuple[int, int]) -> np.ndarray:
+    """Pixels uint8 [H, W, C] of which blocks (height, width) are averaged: before interpolation, which would skip pixels.
+
+    The result is [H // height, W // width, C]; a block of less than one pixel is one.
+    """
+    import cv2
+
+    height, width = (side // max(block, 1) for side, block in zip(pixels.shape, blocks, strict=False))
+    if (height, width) == pixels.shape[:2]:
+        return pixels
+    # OpenCV drops a single channel.
+    return cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA).reshape(height, width, -1)
 
 
 def random_box(

@@ -1,9 +1,11 @@
 """Fine-tuning: the encoder and a new linear head trained on labelled images."""
 
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
@@ -11,15 +13,16 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from keras_sslhsic import checks, compat
+from keras_sslhsic import checks, compat, files
 from keras_sslhsic.data.subsets import stratified_subset
-from keras_sslhsic.encoders import check_images
+from keras_sslhsic.encoders import Encoder, check_images
+from keras_sslhsic.encoders.spec import EncoderSpec
 from keras_sslhsic.evaluation import metrics
 from keras_sslhsic.evaluation.extraction import shape_read
 from keras_sslhsic.evaluation.images import Labelled, Split, describe
 from keras_sslhsic.evaluation.protocol import register
 from keras_sslhsic.evaluation.results import Result
-from keras_sslhsic.evaluation.settings import Setting
+from keras_sslhsic.evaluation.settings import Setting, text
 from keras_sslhsic.evaluation.streams import features_and_labels, problem, select, stream
 from keras_sslhsic.evaluation.sweep import (
     planned,
@@ -125,6 +128,7 @@ def finetune(
     num_classes: int | None = None,
     seed: int = 0,
     in_place: bool = False,
+    save_to: str | os.PathLike | None = None,
     verbose: bool = False,
 ) -> Result:
     """Trains the encoder and a linear layer of zeros on top of it, and measures them on the test images.
@@ -154,6 +158,8 @@ def finetune(
         seed: of the subset, the order and the crops.
         in_place: whether to train the encoder itself. Otherwise a copy is trained, and the encoder stays as
             it is.
+        save_to: file NAME.keras that gets the classifier: an `Encoder` from images, as `encoder` reads them, to a
+            probability for each class, in the order of their labels. It loads without this package.
         verbose: whether to show progress bars.
 
     Returns:
@@ -176,6 +182,10 @@ def finetune(
     """
     metrics.check_metric(metric)
     several = metric == "map11"
+    if save_to is not None:
+        if Path(save_to).suffix != ".keras":
+            raise ValueError(f"A classifier is saved to NAME.keras, found {files.display(save_to)}.")
+        files.check_writable(Path(save_to))
     recipe = recipes(**SEMI_SUPERVISED) if recipe is None else recipe
     candidates = [recipe] if isinstance(recipe, FinetuneRecipe) else list(recipe)
     encoder, images, validation, test, num_classes = problem(
@@ -215,6 +225,8 @@ def finetune(
         )
     warn_of_batch(best.batch_size, run.recipe.batch_size)
     value, interval = metrics.measure(metric, scores, labels, seed)
+    if save_to is not None:
+        _whole(run.classifier, several, describe(test)["image_size"]).save(save_to)
     return Result(
         protocol="finetune",
         value=value,
@@ -245,7 +257,14 @@ def finetune_arguments(defaults: Mapping[str, Any], given: dict[str, Any]) -> di
 register(
     "finetune",
     training_settings(SEMI_SUPERVISED, "steps", "head_learning_rate", "crops", "num_classes")
-    | {"fraction": Setting(partial(checks.number, above=True, most=1.0), "share of the labels", "1")},
+    | {
+        "fraction": Setting(partial(checks.number, above=True, most=1.0), "share of the labels", "1"),
+        "save_to": Setting(
+            text,
+            "file NAME.keras that gets the classifier: images to a probability for each class, in the order of their names",
+            parse=str,
+        ),
+    },
     on_features=False,
     network=True,
     arguments=partial(finetune_arguments, SEMI_SUPERVISED),
@@ -370,6 +389,17 @@ class _Classifier(keras.Model):
         )
         self._loss_tracker.update_state(loss)
         return {"loss": self._loss_tracker.result()}
+
+
+def _whole(classifier: _Classifier, several: bool, size: int | None) -> Encoder:
+    """One model from images to probabilities, which was trained at this size."""
+    network = classifier.encoder
+    height, width, channels = network.input_shape[1:]
+    images = keras.Input((height, width, channels), dtype="float32", name="image")
+    scores = classifier.head(keras.layers.Flatten()(network(images)))
+    found = keras.layers.Activation("sigmoid" if several else "softmax", dtype="float32")(scores)
+    spec = EncoderSpec(height, width, channels, found.shape[-1], trained_at=size)
+    return Encoder(images, found, spec, "classifier")
 
 
 def _copy(encoder: keras.Model) -> keras.Model:

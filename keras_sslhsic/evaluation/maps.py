@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic.data import decode
 from keras_sslhsic.evaluation.images import Split
 
 VOID = 255  # of a map of classes: a pixel that does not count
@@ -50,13 +51,9 @@ class Transform(NamedTuple):
 
         is_image = values.ndim == 3
         whole = [self.scale * side for side in size]
-        if is_image:  # interpolation would skip pixels of a much larger image
-            reduced = [
-                side // max(1, int(side / wanted))
-                for side, wanted in zip(values.shape[:2], whole, strict=True)
-            ]
-            if reduced != list(values.shape[:2]):
-                values = cv2.resize(values, reduced[::-1], interpolation=cv2.INTER_AREA)
+        if is_image:
+            height, width = (int(side / wanted) for side, wanted in zip(values.shape, whole, strict=False))
+            values = decode.averaged(values, (height, width))
         rows = []
         for axis, place in ((1, self.x), (0, self.y)):
             step = values.shape[axis] / whole[axis]

@@ -76,6 +76,10 @@ def _add(groups: dict[Any, Group], label: str, settings: dict[str, Any], config:
         raise ValueError(
             f'{protocol.name} needs images of another kind than a run has: name some as its "data".'
         )
+    if "save_to" in settings:
+        raise ValueError(
+            "several encoders are measured, and one can be saved: `evaluate finetune --save-to` does it."
+        )
     policy = views.get(config.views)
     own = {"image_size": policy.size, "data_dir": config.data.get("data_dir")} if data else {}
     own = {name: value for name, value in own.items() if name in protocol.needs.settings}

@@ -162,7 +162,7 @@ def _pretrain(
         _, (test, labels) = bundled_splits(config.data.get("holdout", 0.0))
         features = extract_features(encoder, test)
         plots.feature_map(features, labels, images.class_names, workdir / folder.FEATURES)
-    elif images.class_names is None:
+    else:
         _draw_neighbours(images, model.policy.size, workdir)
     seconds = float(np.nansum(history.get("seconds", 0.0))) + time.monotonic() - records.since
     summary = {

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_sslhsic.evaluation import FinetuneRecipe, finetune
 from keras_sslhsic.evaluation.fine_tuning import SEMI_SUPERVISED, TRANSFER, batch_norm_momentum, recipes
 from keras_sslhsic.evaluation.images import of_arrays
+from keras_sslhsic.zoo import load_pretrained
 
 RECIPE = FinetuneRecipe(steps=30, batch_size=40, encoder_learning_rate=0.05, crop_area=None)
 
@@ -20,12 +21,18 @@ def same(before, encoder):
     return [np.array_equal(a, b) for a, b in zip(before, encoder.get_weights(), strict=True)]
 
 
-def test_learns_a_copy_and_leaves_the_encoder_alone(make_encoder, pictures):
+def test_learns_a_copy_and_leaves_the_encoder_alone(make_encoder, pictures, tmp_path):
     encoder = make_encoder()
     before = copies(encoder)
-    result = finetune(encoder, *pictures, recipe=RECIPE)
+    result = finetune(encoder, *pictures, recipe=RECIPE, save_to=tmp_path / "classifier.keras")
     assert result.top1 > 0.9 and result.num_train == 160 and result.fraction == 1.0
     assert all(same(before, encoder))
+    images, labels = pictures[1]
+    saved = keras.models.load_model(tmp_path / "classifier.keras", compile=False)
+    found = saved.predict(images.astype(np.float32), verbose=0)
+    np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-6)
+    assert (found.argmax(axis=1) == labels).mean() == result.top1
+    assert load_pretrained(tmp_path / "classifier.keras").spec.trained_at == images.shape[1]
 
 
 def test_in_place_changes_every_tensor_and_restores_the_momentum(make_encoder, pictures):
@@ -188,6 +195,8 @@ def test_images_of_several_classes_are_scored_by_average_precision(make_encoder,
 
 
 def test_unusable_input_is_named(make_encoder, pictures):
+    with pytest.raises(ValueError, match=r"saved to NAME\.keras, found classifier\.h5"):
+        finetune(make_encoder(), *pictures, recipe=RECIPE, save_to="classifier.h5")
     (images, labels), test = pictures
     encoder = make_encoder()
     with pytest.raises(ValueError, match=r"Only a keras\.Model can be fine-tuned"):

@@ -113,7 +113,11 @@ def test_test_images_of_a_folder_are_those_of_the_paper(folder):
     path, _ = folder
     for protocol, short_side in {"linear": 256, "finetune": 256, "knn": 224, "logistic": 224}.items():
         images = PROTOCOLS[protocol].needs.load(str(path), channels=1)["test"]
-        assert images.recipe() == {"image_size": 224, "short_side": short_side, "resize": "bicubic"}
+        assert images.recipe() == {
+            "image_size": 224,
+            "short_side": short_side,
+            "resize": "blocks averaged, bicubic",
+        }
     small = PROTOCOLS["linear"].needs.load(str(path), image_size=28, channels=1)["test"]
     assert small.short_side == 32
 
