@@ -253,7 +253,7 @@ def chart(points: dict[str, list[tuple[float, float]]]) -> "Figure":
     axes.set_yticks(-np.arange(len(points)), list(points))
     axes.set_xlabel("% of the test images")
     axes.grid(axis="x", alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside upper center", ncols=len(EVALS))
     return figure
 
 
