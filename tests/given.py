@@ -72,6 +72,9 @@ FORMS: dict[str, Callable[[np.ndarray, np.ndarray, Path], Any]] = {
     "dataset without end": lambda x, y, _: dataset(x, y).repeat(),
     "dataset of single images": lambda x, y, _: tf.data.Dataset.from_tensor_slices(x),
     "dataset of unknown batches": lambda x, y, _: tf.data.Dataset.from_tensor_slices(x).batch(BATCH),
+    "dataset of unknown shape": lambda x, y, _: tf.data.Dataset.from_generator(
+        lambda: (pair[0] for pair in _generator(x, y)), output_types=tf.uint8
+    ),
     "dataset of floats": lambda x, y, _: dataset(x.astype("float32"), y),
     "dataset of floats in [0, 1]": lambda x, y, _: dataset(x.astype("float32") / 255, y),
     "dataset of one-hot labels": lambda x, y, _: dataset(x, np.eye(int(y.max()) + 1)[y]),

@@ -18,7 +18,7 @@ from PIL import Image
 
 from keras_sslhsic import LARS, SSLHSIC, files, lock, pictures, plots, views
 from keras_sslhsic.data import from_arrays
-from keras_sslhsic.evaluation import results
+from keras_sslhsic.evaluation import Result, results
 from keras_sslhsic.runs import build, evaluate, folder, pretrain
 from keras_sslhsic.training import checkpoint, state
 
@@ -322,6 +322,17 @@ def test_the_table_takes_values_by_their_names():
     rows = [{"features": "a", "knn": 0.5, "linear": 0.25}, {"linear": 0.75, "knn": 0.5, "features": "b\n"}]
     lines = evaluate.format_table(rows).splitlines()
     assert [line.split() for line in lines[2:]] == [["a", "50.0", "25.0"], ["b\\n", "50.0", "75.0"]]
+
+
+def test_a_value_of_another_unit_than_shares_keeps_it(monkeypatch, tmp_path):
+    group = evaluate.Group("rooms", {}, {"rms": {}})
+    far = Result(
+        protocol="rms", value=2.5, interval=(2.0, 3.0), num_test=4, unit="m", encoder="untrained", label="rms"
+    )
+    monkeypatch.setattr(evaluate, "encoders_of", lambda workdir: {})
+    monkeypatch.setattr(evaluate, "measure", lambda *_, **__: [far])
+    rows = evaluate.evaluate_run(tmp_path, [group])
+    assert evaluate.format_table(rows).splitlines()[2].split() == ["untrained", "2.500", "m"]
 
 
 @pytest.mark.parametrize(

@@ -153,8 +153,10 @@ class Encoder(keras.Model):
         return compat.for_older_keras(self.plain().get_config())
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> "Encoder":
-        """Makes an encoder of what it is in files of earlier versions, within other models: {"model", "spec"}."""
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> keras.Model:
+        """Makes the plain model of its config; an encoder of {"model", "spec"}, as it was within other models before."""
+        if "model" not in config:
+            return keras.Model.from_config(config, custom_objects)
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
         return _of(model, EncoderSpec.from_dict(config["spec"]))
 

@@ -125,6 +125,11 @@ def check_network(encoder: Any) -> None:
         raise ValueError(
             f"encoder must map one batch of images [B, H, W, C] to features [B, F], found {list(reads)} and {gives}{pooling}."
         )
+    if not tf.as_dtype(dtype := encoder.inputs[0].dtype).is_floating:
+        raise ValueError(
+            f"encoder must read floats, which views and normalised images are, found {dtype}: begin it with "
+            f"keras.Input({tuple(reads[1:])}), which takes uint8 too."
+        )
 
 
 def _hint(found: tuple[int | None, ...], shape: Sequence[int | None]) -> str:

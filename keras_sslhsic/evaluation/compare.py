@@ -78,6 +78,9 @@ def compare(
     Raises:
         ValueError: for an unknown protocol; as `Protocol.run`.
     """
+    for label, given in evals.items():
+        settings = dict(given)
+        PROTOCOLS[settings.pop("protocol", label)].check(splits, **settings)
     for name, given_encoder in encoders.items():
         encoder = as_encoder(given_encoder)
         is_network = isinstance(encoder, keras.Model)

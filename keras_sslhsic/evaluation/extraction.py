@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import GeneratorType
 from typing import Any, TypeAlias
 
 import keras
@@ -17,6 +18,7 @@ from keras_sslhsic.encoders import encoder_hash
 from keras_sslhsic.encoders.base import TrainsEncoder
 from keras_sslhsic.encoders.checks import check_dataset, check_images
 from keras_sslhsic.encoders.unlabelled import refuse_bare
+from keras_sslhsic.training import streams
 
 # A model that trains an encoder stands for its `serving_encoder()`.
 AnyEncoder: TypeAlias = keras.Model | Callable[[tf.Tensor], tf.Tensor]
@@ -41,7 +43,7 @@ def extract_features(
         encoder: keras.Model, or function, from uint8 or float images [B, H, W, C] in [0, 255] to features [B,
             F] (maps [B, h, w, F] are flattened); or a model that trains one.
         data: images [N, H, W, C], (images, labels) or {"image": images}; a finite tf.data.Dataset of such batches; or
-            what `keras_sslhsic.data` reads.
+            what `keras_sslhsic.data` reads; or a keras.utils.PyDataset or a generator of batches.
         batch_size: images a step, for arrays.
         verbose: whether to show a progress bar.
         cache_dir: folder that keeps the result, in a file named by `encoder_hash` and by the data. A second call reads
@@ -135,6 +137,8 @@ def given(data: Any) -> Any:
     """A dataset as it is; that of a handle, in order; of arrays, in any form that `extract_features` takes, the images."""
     if isinstance(data, Images):
         return data.ordered(shuffle=False, drop_remainder=False).batches(epochs=1)
+    if isinstance(data, keras.utils.PyDataset | GeneratorType):
+        return streams.given(data).dataset
     return stacked(unpack(data)[0] if isinstance(data, dict | tuple) else data)
 
 
@@ -162,6 +166,7 @@ def feature_step(encoder: AnyEncoder) -> tuple[tf.distribute.Strategy, Callable]
 
     def on_replica(batch: Any) -> tuple[tf.Tensor, Any]:
         images, labels = unpack(batch)
+        images = tf.ensure_shape(images, [None, *shape_read(encoder)])  # of a dataset whose spec says less
         count = tf.shape(images)[0]
         if strategy.num_replicas_in_sync > 1:
             # Of no images, which the last batch leaves for some replicas, oneDNN gives features of another size.
@@ -209,7 +214,7 @@ def _extract(encoder: Any, data: Any, batch_size: int, verbose: bool) -> tuple[n
     )
     for batch in progress:
         for images in () if looked_at else strategy.experimental_local_results(unpack(batch)[0]):
-            if images.dtype != tf.uint8 and len(images):
+            if len(images):
                 check_images(images, shape)
         found, own = step(batch)
         features.append(found.numpy())

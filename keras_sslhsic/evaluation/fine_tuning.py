@@ -29,6 +29,7 @@ from keras_sslhsic.evaluation.sweep import (
     training_settings,
     warn_of_batch,
 )
+from keras_sslhsic.training import ema
 
 
 @dataclass(frozen=True)
@@ -408,6 +409,4 @@ def _copy(encoder: keras.Model) -> keras.Model:
             f"Only a functional or sequential model can be copied, found {type(encoder).__name__} {encoder.name!r}: give "
             "in_place=True and one recipe, or wrap it in keras.Model(images, encoder(images))."
         )
-    twin = keras.models.clone_model(encoder)
-    twin.set_weights(encoder.get_weights())
-    return twin
+    return ema.copy_of(encoder, encoder.name)

@@ -223,6 +223,15 @@ def arrays(data: Any, name: str, shape: Sequence[int | None] = ANY_SHAPE) -> tup
     return images, check_labels(labels, len(images), f"{name} labels")
 
 
+def known_labels(data: Labelled, name: str) -> np.ndarray | None:
+    """The labels of arrays or a `Split`, int64 [N]; None of a dataset, which has to be read for them."""
+    if isinstance(data, tf.data.Dataset):
+        return None
+    if isinstance(data, Split):
+        return check_labels(data.labels, len(data), f"{name} labels")
+    return arrays(data, name)[1]
+
+
 def images_of(data: Labelled, name: str, shape: Sequence[int | None] = ANY_SHAPE) -> Split | tf.data.Dataset:
     """Arrays as `Split`, those that are no uint8 rounded; others as they are.
 

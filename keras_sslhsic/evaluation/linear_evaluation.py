@@ -12,7 +12,7 @@ from tqdm import tqdm
 from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.encoders import check_images
 from keras_sslhsic.evaluation import metrics
-from keras_sslhsic.evaluation.checks import check_features, check_split
+from keras_sslhsic.evaluation.checks import check_classes, check_features, check_split
 from keras_sslhsic.evaluation.extraction import AnyEncoder, feature_step, shape_read
 from keras_sslhsic.evaluation.images import ENCODING_BATCH, Labelled, Split, describe
 from keras_sslhsic.evaluation.protocol import register
@@ -83,7 +83,25 @@ def _made_of_features(**plan: Any) -> dict[str, Any]:
     return {**made, "epochs": recipe.epochs, "batch_size": recipe.batch_size}
 
 
-@register("linear_features", training_settings(_FAST), arguments=partial(planned, _FAST, _made_of_features))
+def _ahead(
+    train_labels: np.ndarray,
+    test_labels: np.ndarray,
+    candidates: Sequence[Candidate] | None = None,
+    validation: float = 0.1,
+    seed: int = 0,
+    **_: Any,
+) -> None:
+    check_classes(train_labels, test_labels)
+    if candidates is None or len(candidates) > 1:
+        stratified_split(train_labels, validation, seed)
+
+
+@register(
+    "linear_features",
+    training_settings(_FAST),
+    arguments=partial(planned, _FAST, _made_of_features),
+    ahead=_ahead,
+)
 def linear_features(
     train_features: np.ndarray,
     train_labels: np.ndarray,

@@ -117,6 +117,13 @@ def logistic_regression(
     )
 
 
+def _ahead(
+    train_labels: np.ndarray, test_labels: np.ndarray, validation: float = 0.2, seed: int = 0, **_: Any
+) -> None:
+    check_classes(train_labels, test_labels)
+    stratified_split(train_labels, validation, seed)
+
+
 _ARGUMENTS = {"l2": "l2_grid", "holdout": "validation"}
 register(
     "logistic",
@@ -129,6 +136,7 @@ register(
         **SEED,
     },
     arguments=lambda given: {_ARGUMENTS.get(name, name): value for name, value in encoding(given).items()},
+    ahead=_ahead,
 )(lambda x, y, xt, yt, **arguments: logistic_regression((x, y), (xt, yt), **arguments))
 
 

@@ -1,17 +1,31 @@
 """Weighted nearest neighbours on features: the evaluation that trains nothing."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import checks
 from keras_sslhsic.evaluation import metrics
-from keras_sslhsic.evaluation.checks import check_features, check_labels, check_split
+from keras_sslhsic.evaluation.checks import check_classes, check_features, check_labels, check_split
 from keras_sslhsic.evaluation.protocol import register
 from keras_sslhsic.evaluation.results import Result
 from keras_sslhsic.evaluation.settings import ENCODING, Setting, natural, positive
 
 _QUERY_BLOCK, _BANK_BLOCK = 1024, 16384
 _LARGE = 50_000
+
+
+def _check_k(k: int, available: int) -> None:
+    checks.integer("k", k, 1)
+    if k > available:
+        raise ValueError(f"k must be in 1 ... {available} (the training images), found {k}.")
+
+
+def _ahead(train_labels: np.ndarray, test_labels: np.ndarray, k: int | None = None, **_: Any) -> None:
+    check_classes(train_labels, test_labels)
+    if k is not None:
+        _check_k(k, len(train_labels))
 
 
 @register(
@@ -21,6 +35,7 @@ _LARGE = 50_000
         "temperature": Setting(positive, "of the neighbours' votes", "0.07"),
         **ENCODING,
     },
+    ahead=_ahead,
 )
 def knn(
     train_features: np.ndarray,
@@ -68,8 +83,7 @@ def knn(
     available = len(train_features) - leave_one_out
     if k is None:
         k = min(200 if len(train_features) >= _LARGE else 20, available)
-    if not 1 <= k <= available:
-        raise ValueError(f"k must be in 1 ... {available} (the training images), found {k}.")
+    _check_k(k, available)
     checks.number("temperature", temperature, above=True)
 
     bank, queries = _normalise(train_features), _normalise(test_features)

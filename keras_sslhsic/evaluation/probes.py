@@ -31,7 +31,7 @@ class Evaluate(keras.callbacks.Callback):
         **settings: of the protocol.
 
     Raises:
-        ValueError: if `every` or `encoding_batch` is below 1, or the protocol or a setting is unknown.
+        ValueError: if `every` or `encoding_batch` is below 1, the protocol is unknown, or as `Protocol.check`.
 
     Example:
         >>> splits = {"train": (x[:150], y[:150]), "test": (x[150:], y[150:])}
@@ -56,7 +56,7 @@ class Evaluate(keras.callbacks.Callback):
         checks.integer("encoding_batch", encoding_batch, 1)
         self.protocol, self.splits, self.every = PROTOCOLS[protocol], splits, every
         self.name, self.encoding_batch, self.settings = name or protocol, encoding_batch, settings
-        self.protocol.arguments_of(settings)
+        self.protocol.check(splits, **settings)
         self._encoder: Any = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

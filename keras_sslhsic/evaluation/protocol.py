@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TypeVar
 
 from keras_sslhsic.evaluation.extraction import AnyEncoder, as_encoder
-from keras_sslhsic.evaluation.images import ENCODING_BATCH, Labelled, count_classes, describe
+from keras_sslhsic.evaluation.images import ENCODING_BATCH, Labelled, count_classes, describe, known_labels
 from keras_sslhsic.evaluation.loading import FOR_FEATURES, FOR_TRAINING, Needs
 from keras_sslhsic.evaluation.results import Result
 from keras_sslhsic.evaluation.settings import ENCODING, Setting, checked
@@ -44,6 +44,7 @@ class Protocol:
         on_features: whether it sees features alone, which are then extracted once for all such protocols.
         network: whether the encoder must be a network, which can be trained.
         arguments: checked settings -> arguments of the function.
+        ahead: (train labels, test labels, **arguments); raises ValueError for what labels alone show not to work.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Protocol:
     on_features: bool
     network: bool
     arguments: Callable[[dict[str, Any]], dict[str, Any]]
+    ahead: Callable[..., object] | None = None
 
     def arguments_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of the function that make these settings; its own defaults fill in what is not given.
@@ -61,6 +63,15 @@ class Protocol:
             ValueError: for a setting that the protocol has not, or a value of another type or out of range.
         """
         return self.arguments(checked(self.name, self.settings, given))
+
+    def check(self, splits: Mapping[str, Labelled], **settings: Any) -> None:
+        """Raises the ValueErrors of `run` that need neither an encoder nor an image."""
+        arguments = self.arguments_of(settings)
+        if self.on_features:
+            count_classes(splits)
+            labels = [known_labels(splits[split], split) for split in ("train", "test")]
+            if self.ahead and all(known is not None for known in labels):
+                self.ahead(*labels, **arguments)
 
     def run(
         self,
@@ -90,10 +101,10 @@ class Protocol:
             ValueError: for settings that cannot be; and as the protocol's function.
         """
         arguments, encoder = self.arguments_of(settings), as_encoder(encoder)
+        self.check(splits, **settings)
         if self.on_features:
             batch = arguments.pop("encoding_batch", encoding_batch)
             features = {} if features is None else features
-            count_classes(splits)
             for split in ("train", "test"):
                 if split not in features:
                     features[split] = features_and_labels(encoder, splits[split], split, verbose, batch)
@@ -115,6 +126,7 @@ def register(
     network: bool = False,
     needs: Needs | None = None,
     arguments: Callable[[dict[str, Any]], dict[str, Any]] = encoding,
+    ahead: Callable[..., object] | None = None,
 ) -> Callable[[Function], Function]:
     """Registers a function as a protocol, and leaves it as it is; see `Protocol`.
 
@@ -125,11 +137,12 @@ def register(
         network: whether the encoder must be a network.
         needs: the data; None: images with central crops for features, those of the paper's training otherwise.
         arguments: checked settings -> arguments of the function.
+        ahead: what refuses labels and settings before features are extracted; see `Protocol`.
     """
     needs = needs or (FOR_FEATURES if on_features else FOR_TRAINING)
 
     def add(function: Function) -> Function:
-        PROTOCOLS.add(name, Protocol(name, function, settings, needs, on_features, network, arguments))
+        PROTOCOLS.add(name, Protocol(name, function, settings, needs, on_features, network, arguments, ahead))
         return function
 
     return add

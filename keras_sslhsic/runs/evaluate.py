@@ -93,6 +93,9 @@ def _add(groups: dict[Any, Group], label: str, settings: dict[str, Any], config:
             if data is None
             else Group(data, protocol.needs.load(data, channels=len(policy.mean), **where))
         )
+    protocol.check(
+        groups[key].splits, **{name: value for name, value in settings.items() if name != "protocol"}
+    )
     groups[key].evals[label] = settings
     if every is not None:
         groups[key].every[label] = every
@@ -150,8 +153,8 @@ def evaluate_run(
         verbose: whether to show progress bars.
 
     Returns:
-        A row an encoder, {"features": "pretrained", label: value, ...}, values in [0, 1], "-" where an evaluation needs a
-        network; none without evaluations.
+        A row an encoder, {"features": "pretrained", label: value, ...}, values in [0, 1], text with the unit where it is
+        another ("0.532 m"), "-" where an evaluation needs a network; none without evaluations.
 
     Raises:
         ValueError: if the folder holds no finished run; as `groups_of`.
@@ -167,7 +170,8 @@ def evaluate_run(
         file = workdir / folder.RESULTS
         for result in measure(encoders, group.evals, group.splits, file, data=group.data, verbose=verbose):
             name = "pretrained" if result.encoder == str(workdir) else result.encoder
-            found.setdefault(name, {})[result.label] = result.value
+            shown = result.value if result.unit == "share" else f"{result.value:.3f} {result.unit}"
+            found.setdefault(name, {})[result.label] = shown
             labels[result.label] = "-"
     return [{"features": name, **labels, **values} for name, values in found.items()]
 
@@ -219,7 +223,7 @@ def encoders_of(workdir: str | os.PathLike) -> dict[str, Any]:
 
 
 def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows of `evaluate_run` as text, values in per cent."""
+    """The rows of `evaluate_run` as text, shares in per cent."""
     cells = [
         [f"{100 * row[name]:.1f}" if isinstance(row[name], float) else display(row[name]) for name in rows[0]]
         for row in rows

@@ -8,8 +8,19 @@ import tensorflow as tf
 
 
 def copy_of(network: keras.Model, name: str) -> keras.Model:
-    """A second network of the same architecture, with the same values and its own variables."""
-    twin = keras.models.clone_model(network)
+    """A second network of the same architecture, with the same values and its own variables.
+
+    Raises:
+        ValueError: if it has layers that cannot be made again of their configs.
+    """
+    try:
+        twin = keras.models.clone_model(network)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        reason = " ".join(str(error).split()).split(". ")[0].rstrip(".")
+        raise ValueError(
+            f"The network {network.name!r} must be one that can be copied, and one of its layers cannot ({reason}): give "
+            "layers of your own a get_config, and use operations of keras.ops in place of Lambda layers."
+        ) from error
     twin.name = name
     twin.set_weights(network.get_weights())
     return twin

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import pickle
 import shutil
 import subprocess
 import sys
@@ -172,6 +173,18 @@ def test_copies_are_encoders(encoder):
     twin = copy.deepcopy(encoder)
     assert twin.spec == encoder.spec
     np.testing.assert_array_equal(twin(pixels(2, 16, 16, 1)), encoder(pixels(2, 16, 16, 1)))
+
+
+def test_a_model_with_an_encoder_in_it_can_be_copied_and_saved_as_keras_does(encoder, tmp_path):
+    images, inputs = pixels(2, 16, 16, 1), keras.Input((16, 16, 1))
+    for model in (keras.Model(inputs, keras.layers.Dense(2)(encoder(inputs))), keras.Sequential([encoder])):
+        expected = model(images)
+        twin = keras.models.clone_model(model)
+        twin.set_weights(model.get_weights())
+        model.save(tmp_path / "a.h5")
+        again = keras.models.load_model(tmp_path / "a.h5")
+        for copied in (twin, again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            np.testing.assert_allclose(copied(images), expected, rtol=1e-5, atol=1e-6)
 
 
 # Files

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import keras_sslhsic
+from keras_sslhsic.callbacks import Evaluate
 from keras_sslhsic.encoders import with_preprocessing
 from keras_sslhsic.evaluation import (
     PROTOCOLS,
@@ -16,6 +17,7 @@ from keras_sslhsic.evaluation import (
     extract_labelled_features,
     finetune,
 )
+from keras_sslhsic.evaluation.compare import compare
 
 PACKAGE = str(Path(keras_sslhsic.__file__).parent)
 N = 24
@@ -24,13 +26,16 @@ ARRAYS = {"array", "tensor", "dict", "HDF5", "floats in [0, 255]", "float64", "i
 LABELLED = {"dataset of pairs", "dataset of dicts", "dataset of floats"}
 BATCHES = LABELLED | {"dataset", "dataset of unknown batches", "dataset of one-hot labels"}
 TAKEN = {
-    "extract_features": ARRAYS | BATCHES | {"handle", "list of arrays", "nested lists"},
+    "extract_features": ARRAYS
+    | BATCHES
+    | {"handle", "list of arrays", "nested lists", "dataset of unknown shape", "generator"}
+    | {"PyDataset", "PyDataset of floats"},
     "extract_labelled_features": LABELLED | {"handle", "dataset of one-hot labels"},
     "call": ARRAYS - {"dict"},
     "predict_on_batch": ARRAYS - {"dict"},
     "predict": ARRAYS - {"dict"}
     | BATCHES - {"dataset of dicts"}
-    | {"PyDataset", "PyDataset of floats", "generator"},
+    | {"PyDataset", "PyDataset of floats", "generator", "dataset of unknown shape"},
 }
 IMAGES = ARRAYS - {"a batch of one"}  # of as many labels
 
@@ -98,6 +103,31 @@ def test_neighbours_of_every_form(encoder, photos, tmp_path, form):
         refused(lambda: measure(data, (x, y)))
         if form != "a batch of one":
             refused(lambda: measure((x, y), data))
+
+
+@pytest.mark.parametrize(
+    "protocol, settings, number, sentence",
+    [
+        ("knn", {"k": N + 1}, N, "k must be in 1 ... 24"),
+        ("logistic", {}, 4, "leaves none of the classes"),
+        ("linear_features", {}, 4, "leaves none of the classes"),
+        ("knn", {}, 1, "one class only"),
+    ],
+)
+def test_what_the_labels_show_not_to_work_is_refused_before_any_feature(
+    photos, protocol, settings, number, sentence
+):
+    images, labels = photos
+    splits = {"train": (images[:number], labels[:number]), "test": photos}
+    evals = {"first": {"protocol": "knn"}, "second": {"protocol": protocol, **settings}}
+
+    def unused(images):
+        raise AssertionError("Features were computed.")
+
+    assert sentence in refused(lambda: PROTOCOLS[protocol].run(unused, splits, **settings))
+    if number == N:
+        assert sentence in refused(lambda: list(compare({"a": unused}, evals, splits, data="photos")))
+        assert sentence in refused(lambda: Evaluate(protocol, splits, **settings))
 
 
 # What numbers classes, in any numbers.

@@ -22,7 +22,11 @@ TAKEN = {
     "fit": ARRAYS | BATCHES | {"handle", "generator"},
     "evaluate": ARRAYS | BATCHES | ONCE | {"handle"},
     "validation_data": ARRAYS | BATCHES | ONCE | {"handle"},
-    "predict": ARRAYS | BATCHES | ONCE | {"handle", "dataset of one-hot labels", "a batch of one"},
+    "predict": ARRAYS
+    | BATCHES
+    | ONCE
+    | {"handle", "dataset of one-hot labels", "a batch of one"}
+    | {"dataset of unknown shape"},
     "call": ARRAYS | {"a batch of one"},
     "train_on_batch": ARRAYS,
     "test_on_batch": ARRAYS,
@@ -238,7 +242,7 @@ class Subclassed(keras.Model):
 
 
 def _encoders():
-    a, b = keras.Input((8, 8, 3)), keras.Input((8, 8, 3))
+    a, b, whole = keras.Input((8, 8, 3)), keras.Input((8, 8, 3)), keras.Input((8, 8, 3), dtype="uint8")
     pooled = keras.layers.GlobalAveragePooling2D()
     called = Subclassed()
     called(np.zeros([1, 8, 8, 3], "float32"))
@@ -250,6 +254,7 @@ def _encoders():
         "named outputs": keras.Model(a, {"features": pooled(a)}),
         "two inputs": keras.Model([a, b], pooled(a) + pooled(b)),
         "maps": keras.Model(a, keras.layers.Conv2D(4, 3)(a)),
+        "of integers": keras.Model(whole, pooled(whole)),
         "vectors": keras.Sequential([keras.Input((12,)), keras.layers.Dense(3)]),
         "function": lambda x: x,
         "layer": keras.layers.Dense(3),
@@ -272,6 +277,14 @@ def test_a_sequential_encoder_and_one_around_a_subclassed_model_are_taken():
     layers = [image, keras.layers.Conv2D(4, 3), keras.layers.GlobalAveragePooling2D()]
     for encoder in (keras.Sequential(layers), keras.Model(image, Subclassed()(image))):
         assert SSLHSIC(encoder, 8, 4)(np.zeros([2, 8, 8, 3], np.uint8)).shape[0] == 2
+
+
+def test_a_network_that_cannot_be_copied_is_named():
+    image = keras.Input((8, 8, 3))
+    encoder = keras.Model(image, keras.layers.Lambda(lambda x: keras.ops.mean(x, (1, 2)))(image), name="mine")
+    message = refused(SSLHSIC, encoder, 8, 4)
+    assert message.startswith("The network 'mine' must be one that can be copied") and "keras.ops" in message
+    assert SSLHSIC(encoder, 8, 4, target=False)(np.zeros([2, 8, 8, 3], np.uint8)).shape == (2, 3)
 
 
 def test_integers_of_numpy(photos, tmp_path):
