@@ -6,7 +6,7 @@
 # make test-oldest run those that depend on versions with the lowest that setup.py allows; make test-colab with Colab's Keras
 # make test-addons compare with TensorFlow Addons, whose TensorFlow is older, in an environment of its own
 # make test-peers  compare losses with lightly's, whose PyTorch is no part of the others, in an environment of its own
-# make test-hub    train networks of keras-hub, which asks for more than they need, in an environment of its own
+# make test-hub    networks of keras-hub as encoders, and its detector on one of ours, in an environment of their own
 # make lint        ruff and mypy
 # make lock        resolve requirements.lock again
 # make docs        build the documentation into site/; make test-docs looks at it in a browser (Chromium)
@@ -59,7 +59,7 @@ lint: .venv/installed
 
 .PHONY: test-hub
 test-hub: .venv/installed .venv-hub/installed
-	.venv-hub/bin/python -m pytest tests/encoders/test_any.py
+	.venv-hub/bin/python -m pytest tests/encoders/test_any.py tests/encoders/test_keras_hub.py
 
 .venv/requirements: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \

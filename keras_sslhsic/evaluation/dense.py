@@ -153,7 +153,6 @@ def build(
     if task.dilated and stride // 2 in {stage.stride for stage in stages.values()}:
         stride //= 2
     maps = encoder.dense_maps(stride)
-    compat.set_trainable(maps, True)
     pixels = keras.Input(images.shape, name="image")
     found = task.head(maps(pixels)[last], stride, images.num_classes, head_width, seed)
     found = keras.ops.image.resize(found, images.shape[:2], interpolation="bilinear")
