@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic import checks, compat, files
+from keras_sslhsic import checks, files
 from keras_sslhsic.encoders import Encoder, encoder_of
 from keras_sslhsic.encoders.resnet import BATCH_NORM
 from keras_sslhsic.evaluation.maps import MapSplit
