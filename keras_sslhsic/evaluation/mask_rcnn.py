@@ -45,7 +45,7 @@ def backbone_of(config: Any, weights: Mapping[str, np.ndarray]) -> Any:
     from official.vision.modeling import backbones
 
     backbone = backbones.factory.build_backbone(
-        input_specs=tf_keras.layers.InputSpec(shape=[None, *config.input_size]),
+        input_specs=tf_keras.layers.InputSpec(shape=[None, None, None, 3]),
         backbone_config=config.backbone,
         norm_activation_config=config.norm_activation,
     )
