@@ -166,8 +166,8 @@ def weights_of(encoder: Encoder) -> tuple[dict[str, Any], dict[str, np.ndarray]]
     Raises:
         ValueError: if the encoder is no ResNet of `build_encoder` with the stem for large images.
     """
-    network = encoder.get_layer(encoder.spec.network) if encoder.spec.network else encoder
-    layers = {layer.name: layer for layer in network.layers if layer.weights}
+    network = encoder.get_layer(encoder.spec.network).layers if encoder.spec.network else []
+    layers = {layer.name: layer for layer in network if layer.weights}
     blocks = [
         found.groups() for name in layers if (found := re.fullmatch(r"group(\d+)_block\d+_conv0", name))
     ]
