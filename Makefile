@@ -6,7 +6,8 @@
 # make test-oldest run those that depend on versions with the lowest that setup.py allows; make test-colab with Colab's Keras
 # make test-addons compare with TensorFlow Addons, whose TensorFlow is older, in an environment of its own
 # make test-peers  compare losses with lightly's, whose PyTorch is no part of the others, in an environment of its own
-# make test-hub    train networks of keras-hub, which asks for more than they need, in an environment of its own
+# make test-hub    networks of keras-hub as encoders, and its detector on one of ours, in an environment of their own
+# make test-detection  run Mask R-CNN of TensorFlow Model Garden on encoders, in an environment of its own
 # make lint        ruff and mypy
 # make lock        resolve requirements.lock again
 # make docs        build the documentation into site/; make test-docs looks at it in a browser (Chromium)
@@ -59,7 +60,11 @@ lint: .venv/installed
 
 .PHONY: test-hub
 test-hub: .venv/installed .venv-hub/installed
-	.venv-hub/bin/python -m pytest tests/encoders/test_any.py
+	.venv-hub/bin/python -m pytest tests/encoders/test_any.py tests/encoders/test_keras_hub.py
+
+.PHONY: test-detection
+test-detection: .venv/installed .venv-detection/installed
+	.venv-detection/bin/python -m pytest tests/evaluation/test_detection.py
 
 .venv/requirements: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
@@ -136,12 +141,22 @@ test-colab: .venv/installed .venv-colab/installed
 	  keras-hub==0.32.0 regex==2026.11.19 tokenizers==0.23.3 sentencepiece==0.2.3
 	@touch $@
 
+# Of what Model Garden asks for, Mask R-CNN needs these alone; its older absl-py is why it is apart.
+.venv-detection/installed: .venv/requirements
+	$(PYTHON) -m venv --clear .venv-detection
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' \
+	  > "$$(.venv-detection/bin/python -c 'import site; print(site.getsitepackages()[0])')/base.pth"
+	.venv-detection/bin/pip install --quiet --progress-bar off --no-deps \
+	  tf-models-official==2.20.0 tensorflow-model-optimization==0.8.0 absl-py==1.4.0 pycocotools==2.0.11 \
+	  gin-config==0.5.0 tensorflow-hub==0.16.1 imgviz==2.1.0 cmap==0.8.0
+	@touch $@
+
 lock:
 	uv pip compile --universal --python-version 3.10 --extra dev --extra hub --extra onnx --no-header --no-annotate --no-emit-index-url \
 	  --no-emit-find-links setup.py -o requirements.lock
 
 clean:
-	rm -rf .venv .venv-docs .venv-beam .venv-addons .venv-peers .venv-hub .venv-oldest .venv-colab .venv-tpu build dist keras_sslhsic.egg-info runs site
+	rm -rf .venv .venv-docs .venv-beam .venv-addons .venv-peers .venv-hub .venv-detection .venv-oldest .venv-colab .venv-tpu build dist keras_sslhsic.egg-info runs site
 
 .PHONY: tpu-check
 tpu-check: .venv-tpu/installed

@@ -12,7 +12,7 @@ import numpy as np
 from keras_sslhsic import compat, files
 from keras_sslhsic.encoders import unlabelled
 from keras_sslhsic.encoders.checks import check_given, check_images, check_network
-from keras_sslhsic.encoders.dilation import dense_copy
+from keras_sslhsic.encoders.dilation import StageMaps, dense_copy
 from keras_sslhsic.encoders.preprocess import per_channel, preprocess
 from keras_sslhsic.encoders.spec import EncoderSpec, find_stages
 
@@ -78,7 +78,7 @@ class Encoder(keras.Model):
         self(self.inputs[0])  # ONNX wants a model that was called
         return super().export(filepath, *args, **kwargs)
 
-    def maps(self) -> keras.Model:
+    def maps(self) -> StageMaps:
         """Returns a model from images in [0, 255] to the maps of the stages, with this encoder's weights.
 
         Returns:
@@ -96,15 +96,15 @@ class Encoder(keras.Model):
         found = {name: network.get_layer(stage.layer).output for name, stage in self.spec.stages.items()}
         return _from_pixels(keras.Model(network.inputs, found), self.spec, f"{self.name}_maps")
 
-    def dense_maps(self, output_stride: int) -> keras.Model:
-        """Returns a network of its own for dense prediction, which starts with this encoder's weights.
+    def dense_maps(self, output_stride: int) -> StageMaps:
+        """Returns a network of its own for dense prediction, which starts with this encoder's weights, all of them trainable.
 
         Args:
             output_stride: of the last map: the stride of the last stage (32), or half of it (16): the convolutions of the
                 stage have stride 1 then, and those of 3x3 dilation 2.
 
         Returns:
-            keras.Model as `maps` gives it, of images of any size, which are not resized.
+            keras.Model as `maps` gives it, of images of any size, which are not resized: an `image_encoder` for keras-hub.
 
         Raises:
             ValueError: for another output stride, or if the stages are not known.
@@ -115,6 +115,7 @@ class Encoder(keras.Model):
             TensorShape([4, 4])
         """
         network = dense_copy(self._network_of_stages(), self.spec.stages, output_stride)
+        compat.set_trainable(network, True)
         spec = dataclasses.replace(self.spec, height=None, width=None, resize=None)
         return _from_pixels(network, spec, f"{self.name}_dense")
 
@@ -172,12 +173,12 @@ def _of(model: keras.Model, spec: EncoderSpec) -> Encoder:
 compat.write_as_functional(Encoder)
 
 
-def _from_pixels(network: keras.Model, spec: EncoderSpec, name: str) -> keras.Model:
+def _from_pixels(network: keras.Model, spec: EncoderSpec, name: str) -> StageMaps:
     """A network of several maps with the preprocessing in front of it."""
     images = keras.Input(spec.shape, dtype="float32", name="image")
     computed = network(preprocess(images, spec))
     outputs = {key: keras.layers.Identity(dtype="float32", name=key)(computed[key]) for key in computed}
-    return keras.Model(images, outputs, name=name)
+    return StageMaps(images, outputs, name=name)
 
 
 @runtime_checkable

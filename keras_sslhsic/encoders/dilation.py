@@ -11,6 +11,16 @@ from keras_sslhsic.encoders.spec import Stage
 _SIDE = 1024  # pixels, with which strides are measured
 
 
+@keras.saving.register_keras_serializable(package="keras_sslhsic")
+class StageMaps(keras.Model):
+    """A functional model from images to {"P2": map, ...}, which networks of keras-hub take as their `image_encoder`."""
+
+    @property
+    def pyramid_outputs(self) -> dict[str, Any]:
+        """The symbolic map of each stage."""
+        return self.output
+
+
 def dense_copy(network: keras.Model, stages: Mapping[str, Stage], output_stride: int) -> keras.Model:
     """Copies a network up to the maps of its stages, for images of any size.
 

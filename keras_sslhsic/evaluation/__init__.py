@@ -2,6 +2,7 @@
 
 from keras_sslhsic.encoders import encoder_hash as encoder_hash
 from keras_sslhsic.evaluation.depth import estimate_depth as estimate_depth
+from keras_sslhsic.evaluation.detection import detect as detect
 from keras_sslhsic.evaluation.extraction import extract_features as extract_features
 from keras_sslhsic.evaluation.extraction import extract_labelled_features as extract_labelled_features
 from keras_sslhsic.evaluation.fine_tuning import FinetuneRecipe as FinetuneRecipe

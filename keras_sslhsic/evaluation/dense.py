@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic import checks, compat, files
+from keras_sslhsic import checks, files
 from keras_sslhsic.encoders import Encoder, encoder_of
 from keras_sslhsic.encoders.resnet import BATCH_NORM
 from keras_sslhsic.evaluation.maps import MapSplit
@@ -153,7 +153,6 @@ def build(
     if task.dilated and stride // 2 in {stage.stride for stage in stages.values()}:
         stride //= 2
     maps = encoder.dense_maps(stride)
-    compat.set_trainable(maps, True)
     pixels = keras.Input(images.shape, name="image")
     found = task.head(maps(pixels)[last], stride, images.num_classes, head_width, seed)
     found = keras.ops.image.resize(found, images.shape[:2], interpolation="bilinear")

@@ -301,9 +301,10 @@ def _voc(
         images = [root / f"JPEGImages/{name}.jpg" for name in names]
         targets = [maps[name] for name in names]
         if missing := [file for file in (*images, *targets) if not file.exists()]:
+            of_voc = missing[0] in (*images, *own.values())
             raise FileNotFoundError(
                 f"{len(missing)} files are missing, such as {display(missing[0])}. "
-                + _VOC_ARCHIVES.format(where=display(where))
+                + (_VOC_ARCHIVES if of_voc else _AUGMENTED).format(where=display(where), voc=display(root))
             )
         pairs = _of_files(images, targets, _class_map_of, shape, short_side, max_broken)
         found[split] = _of_classes(pairs, VOC_CLASSES)

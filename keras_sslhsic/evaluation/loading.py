@@ -105,7 +105,7 @@ class Needs:
         settings: what can be set of it.
     """
 
-    load: Callable[..., Mapping[str, Labelled]]
+    load: Callable[..., Mapping[str, Any]]
     settings: Mapping[str, Setting]
 
 

