@@ -357,7 +357,7 @@ class Trainer(EncodingModel):
         if labels is not None:
             terms |= classifier.classify(self.classifier, features, labels)
             loss += terms["classifier_loss"]
-        terms["feature_std"], terms["effective_rank"] = diagnostics.feature_spread(hiddens.online[:, 0])
+        terms |= diagnostics.of_outputs(hiddens.online)
         return loss, terms, hiddens, labels
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
