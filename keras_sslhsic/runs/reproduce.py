@@ -80,6 +80,8 @@ class Table:
         rows: what is trained.
         trends: (better, worse) names of rows: what the paper says.
         commands: the evaluations at the paper's scale, for a run folder RUN.
+        label: of the evaluation that decides at small scale.
+        centred: whether the paper says that the rows' outputs have mean 0.
     """
 
     name: str
@@ -88,6 +90,8 @@ class Table:
     rows: tuple[Row, ...]
     trends: tuple[tuple[str, str], ...] = ()
     commands: tuple[str, ...] = ("evaluate linear --run RUN --data imagenet2012 --test-split validation",)
+    label: str = "linear"
+    centred: bool = False
 
 
 # Without a target network gamma has to be found for the batch: at 128 images 3 collapses.
@@ -240,6 +244,13 @@ TABLES: tuple[Table, ...] = (
         ((f"{WITH}, ResNet-50 4x", f"{WITH}, ResNet-50 1x"),),
     ),
     Table(
+        "centred",
+        "",
+        "Outputs of BYOL have mean 0 (appendix B.3)",
+        (Row("BYOL", {}, {"method": "byol"}, base=Path("configs", "methods", "byol.py")),),
+        centred=True,
+    ),
+    Table(
         "finetune",
         "2",
         "Fine-tuned on 1 %, 10 % and 100 % of the labels",
@@ -250,6 +261,7 @@ TABLES: tuple[Table, ...] = (
             "evaluate finetune --run RUN --data imagenet2012_subset/10pct --test-split validation",
             "evaluate finetune --run RUN --data imagenet2012 --test-split validation",
         ),
+        "finetune 1 %",
     ),
     Table(
         "transfer",
@@ -386,17 +398,18 @@ class Trend:
         return f"{self.verdict}: {mean:+.1f} ± {half:.1f} points ({len(self.differences)} seeds)"
 
 
-def trends(of: Table, file: Path, label: str = "linear") -> Iterator[Trend]:
-    """The statements of a table, by an evaluation of the small runs."""
+def trends(of: Table, file: Path) -> Iterator[Trend]:
+    """The statements of a table, by its evaluation of the small runs."""
     rows = {row.name: row for row in of.rows}
     numbers = of_paper(of)
     for better, worse in of.trends:
         first, second = records_of(file, rows[better]), records_of(file, rows[worse])
         both = [seed for seed in first if seed in second]
-        pairs = [[trials.value(of_row[seed], label) for of_row in (first, second)] for seed in both]
-        printed = (numbers.get(better), numbers.get(worse))
-        difference = printed[0] - printed[1] if None not in printed else None  # type: ignore[operator]
-        yield Trend(better, worse, tuple(a - b for a, b in pairs), difference)
+        differences = [
+            trials.value(first[seed], of.label) - trials.value(second[seed], of.label) for seed in both
+        ]
+        printed = [number for name in (better, worse) if (number := numbers.get(name)) is not None]
+        yield Trend(better, worse, tuple(differences), printed[0] - printed[1] if len(printed) == 2 else None)
 
 
 def of_paper(of: Table) -> dict[str, float | None]:
@@ -425,12 +438,31 @@ def small_lines(of: Table, file: Path) -> Iterator[str]:
         measures = " | ".join(map(_interval, values))
         yield f"| {row.name} | {changed} | {'' if number is None else f'{number:g}'} | {measures} | {len(records)} |"
     for trend in trends(of, file):
-        of_the_paper = "" if trend.paper is None else f" (paper {trend.paper:+.1f})"
-        knn = next(
-            one for one in trends(of, file, "knn") if (one.better, one.worse) == (trend.better, trend.worse)
-        )
+        of_the_paper = "" if trend.paper is None else f" ({trend.paper:+.1f} in the paper)"
         yield ""
-        yield f"{trend.better} over {trend.worse}{of_the_paper}: linear {trend}; kNN {knn}."
+        yield f"{trend.better} over {trend.worse}{of_the_paper}, {of.label}: {trend}."
+    if of.centred:
+        yield ""
+        yield from _centred_lines(file, of.rows)
+
+
+def _centred_lines(file: Path, rows: Sequence[Row]) -> Iterator[str]:
+    for row in rows:
+        tests = [record["z_test"] for record in records_of(file, row).values() if record.get("z_test")]
+        for network in ("online", "target"):
+            found = [test[network] for test in tests if network in test]
+            accepted = sum(one["p_value"] >= 0.025 for one in found)
+            verdict = (
+                {0: "contradicted", len(found): "shown"}.get(accepted, "not shown")
+                if found
+                else "not yet run"
+            )
+            shares = ", ".join(f"{100 * one['rejected']:.0f} %" for one in found)
+            yield (
+                f"Outputs of {row.name}, {network} network, have mean 0: {verdict}, by a Z-test of 4096 images at 0.025. "
+                f"Dimensions that differ, by seed: {shares or 'none measured'}."
+            )
+            yield ""
 
 
 def _interval(values: Sequence[float]) -> str:

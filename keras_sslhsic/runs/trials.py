@@ -1,5 +1,6 @@
 """Trainings on the bundled images as records: what one was set to, and what it measured, is a line of a file of JSON lines."""
 
+import functools
 import gc
 import json
 import time
@@ -86,7 +87,12 @@ def value(record: Record, label: str) -> float:
 
 def load(file: Path) -> list[Record]:
     """The records there are; a setting that came later has its default."""
-    records = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return _records(file.read_text()) if file.exists() else []
+
+
+@functools.lru_cache(maxsize=2)
+def _records(text: str) -> list[Record]:
+    records = [json.loads(line) for line in text.splitlines()]
     return [
         record | {"settings": plain(config.completed(ConfigDict(record["settings"])))}
         if "settings" in record
