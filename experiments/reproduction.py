@@ -41,8 +41,8 @@ def plot() -> None:
     lines += claims.lines(claims.recorded(RECORDS))
     trends = []
     for of in reproduce.TABLES:
-        where = f"table {of.number}" if of.number else "in the text"
-        lines += ["", f"### {of.title} ({where})", "", f"`keras-sslhsic reproduce {of.name}`", ""]
+        where = f" (table {of.number})" if of.number else ""
+        lines += ["", f"### {of.title}{where}", "", f"`keras-sslhsic reproduce {of.name}`", ""]
         lines += reproduce.small_lines(of, RECORDS)
         trends += [trend for trend in reproduce.trends(of, RECORDS) if len(trend.differences) > 1]
     if trends:

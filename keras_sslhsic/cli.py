@@ -549,6 +549,8 @@ def _reproduce(options: argparse.Namespace) -> None:
     _few_threads_an_operation()
     from keras_sslhsic.runs import claims, reproduce
 
+    if not re.fullmatch(r"\d+(,\d+)*", options.seeds):
+        raise ValueError(f"--seeds are integers such as 1,2,3, found {options.seeds!r}.")
     records, seeds = Path(options.records), [int(seed) for seed in options.seeds.split(",")]
     large = options.row, options.workdir, *options.overrides
     if options.scale == "small" and any(large):

@@ -57,4 +57,4 @@ def mmd_test(x: Any, y: Any, kernel: Any = "imq", permutations: int = 500, seed:
     weights = np.stack([signs, *(generator.permutation(signs) for _ in range(permutations))])
     drawn = np.sum(weights @ k * weights, axis=1)
     as_large = np.count_nonzero(drawn[1:] >= drawn[0] - 1e-12)
-    return MMDTest(float(drawn[0]), (1 + as_large) / (1 + permutations))
+    return MMDTest(float(drawn[0]), float((1 + as_large) / (1 + permutations)))

@@ -279,7 +279,8 @@ def mutual_information() -> Claim:
         "Mutual information does not tell a useful encoding from a useless one; HSIC and InfoNCE do.",
         "shown" if constant and prefers else "contradicted",
         f"for M = 0 to 8 mutual information is {information[0]:.6f} to {information[-1]:.6f}; with a Gaussian kernel "
-        f"HSIC(Z, Y) falls from {dependence[0]:.3f} to {dependence[-1]:.3f}, InfoNCE rises from {losses[0]:.3f} to {losses[-1]:.3f}",
+        f"HSIC(Z, Y) falls from {dependence[0]:.3f} to {dependence[-1]:.3f}, InfoNCE rises from {losses[0]:.3f} to "
+        f"{losses[-1]:.3f}",
     )
 
 

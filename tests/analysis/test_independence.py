@@ -38,8 +38,11 @@ def test_the_permutation_test_agrees_with_all_permutations():
     assert np.mean(all_of_them) == pytest.approx(mean * 5 / 6, rel=1e-12)
 
 
-def test_the_variance_of_the_gamma_distribution_is_that_of_permutations():
-    k, l = rbf_kernel(samples(100), gamma=0.3), rbf_kernel(samples(100, seed=1), gamma=0.3)  # noqa: E741
+@pytest.mark.parametrize("dependent", [False, True])
+def test_the_variance_of_the_gamma_distribution_is_that_of_permutations(dependent):
+    x = samples(100)
+    k = rbf_kernel(x, gamma=0.3)
+    l = rbf_kernel(x[:, :1] if dependent else samples(100, seed=1), gamma=0.3)  # noqa: E741
     centred = k - k.mean(0) - k.mean(1)[:, None] + k.mean()
     generator = np.random.default_rng(2)
     orders = [generator.permutation(100) for _ in range(400)]
