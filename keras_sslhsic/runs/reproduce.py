@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from keras_sslhsic.runs.trials import Record
 from keras_sslhsic.training.encoding import unit_range
 from keras_sslhsic.views import policy
 
-Changes = Mapping[str, Any]  # dotted field of a config -> value
+Changes = dict[str, Any]  # dotted field of a config -> value
 
 LARGE, SMALL = Path("configs", "imagenet_r50_1x.py"), Path("configs", "fashion_small.py")
 SEEDS = (1, 2, 3, 4, 5)
