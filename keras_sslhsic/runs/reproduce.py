@@ -338,17 +338,14 @@ def trained(file: Path, changes: Changes, seed: int, holdout: float, run: bool) 
 
 
 def chosen(file: Path, row: Row, run: bool = False) -> Changes | None:
-    """The choice of the best accuracy on held-out images; None if there is no record of any."""
+    """The choice of the best accuracy on held-out images; None as long as one has no record."""
     if len(row.choices) == 1:
         return row.choices[0]
     for_choice = row.small if row.chosen_for is None else row.chosen_for
     assert for_choice is not None
-    accuracy = {
-        index: trials.value(record, "knn")
-        for index, choice in enumerate(row.choices)
-        if (record := trained(file, {**for_choice, **choice}, 0, HELD_OUT, run)) is not None
-    }
-    return row.choices[max(accuracy, key=lambda index: accuracy[index])] if accuracy else None
+    held_out = [trained(file, {**for_choice, **choice}, 0, HELD_OUT, run) for choice in row.choices]
+    accuracy = [trials.value(record, "knn") for record in held_out if record is not None]
+    return row.choices[int(np.argmax(accuracy))] if len(accuracy) == len(row.choices) else None
 
 
 def records_of(file: Path, row: Row, seeds: Sequence[int] = SEEDS, run: bool = False) -> dict[int, Record]:
@@ -428,10 +425,7 @@ def small_lines(of: Table, file: Path) -> Iterator[str]:
     yield "| --- " * (4 + len(LABELS)) + "|"
     for row in of.rows:
         records = records_of(file, row)
-        values = [
-            [trials.value(record, label) for record in records.values()] if records else []
-            for label in LABELS
-        ]
+        values = [[trials.value(record, label) for record in records.values()] for label in LABELS]
         choice = chosen(file, row) if row.small is not None else None
         changed = "needs ImageNet" if row.small is None else _said({**row.small, **(choice or {})})
         number = numbers.get(row.name)
