@@ -212,8 +212,8 @@ def _parser(settings: bool = False) -> argparse.ArgumentParser:
     reproduce.add_argument(
         "table",
         metavar="TABLE",
-        help="target, fixed, kernels, regulariser, features, batch, outputs, widths, finetune, transfer, dense, detection, "
-        "centred; or claims, what the paper states of its estimators and losses",
+        help="linear, fixed, kernels, regulariser, features, batch, outputs, widths, widths_finetune, centred, finetune, "
+        "transfer, dense, detection; or claims, what the paper states of its estimators and losses",
     )
     reproduce.add_argument(
         "--scale",

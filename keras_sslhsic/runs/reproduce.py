@@ -113,12 +113,60 @@ _TARGETS = (
     Row(WITH, {}, {}, tuple({"loss.gamma": gamma} for gamma in (3.0, 5.0))),
     Row(WITHOUT, _ALONE, _ALONE, _GAMMAS),
 )
+_METHODS = {
+    "SimCLR": "simclr",
+    "MoCo v2": "moco",
+    "BYOL": "byol",
+    "SwAV": "swav",
+    "Barlow Twins": "barlow_twins",
+}
+
+
+def _others(*names: str) -> tuple[Row, ...]:
+    """Rows of other methods, as their authors train them; docs/methods.md compares them in small."""
+    return tuple(Row(name, {}, base=Path("configs", "methods", f"{_METHODS[name]}.py")) for name in names)
+
+
+_LARGE_TARGETS = tuple(dataclasses.replace(row, small=None) for row in _TARGETS)
+_FINETUNE = (
+    "evaluate finetune --run RUN --data imagenet2012_subset/1pct --test-split validation",
+    "evaluate finetune --run RUN --data imagenet2012_subset/10pct --test-split validation",
+    "evaluate finetune --run RUN --data imagenet2012 --test-split validation",
+)
+_WIDTHS = tuple(
+    row
+    for label, name, width in (
+        ("50 1x", "r50_1x", 0.125),
+        ("50 2x", "r50_2x", 0.25),
+        ("50 4x", "r50_4x", 0.5),
+        ("200 2x", "r200_2x", None),
+    )
+    for row in (
+        Row(
+            f"{WITH}, ResNet-{label}",
+            {"encoder.name": name},
+            None if width is None else {"encoder.width": width},
+            _TARGETS[0].choices,
+            {},
+        ),
+        Row(
+            f"BYOL, ResNet-{label}",
+            {"encoder.name": name},
+            base=Path("configs", "methods", "byol.py"),
+        ),
+    )
+)
+_WIDER = ((f"{WITH}, ResNet-50 4x", f"{WITH}, ResNet-50 1x"),)
 _TRANSFERRED = tuple(column.data for column in next(one for one in paper.TABLES if one.number == "3").columns)
 _DENSE = "--run RUN --data-dir DATA --work-dir RUN/dense"
 
 TABLES: tuple[Table, ...] = (
     Table(
-        "target", "1", "Linear evaluation; with a target network and without", _TARGETS, ((WITH, WITHOUT),)
+        "linear",
+        "1",
+        "Linear evaluation; with a target network and without",
+        (*_TARGETS, *_others("SimCLR", "MoCo v2", "BYOL", "SwAV", "Barlow Twins")),
+        ((WITH, WITHOUT),),
     ),
     Table(
         "fixed",
@@ -222,26 +270,15 @@ TABLES: tuple[Table, ...] = (
         ),
         (("SSL-HSIC, output 512", "SSL-HSIC, output 64"),),
     ),
+    Table("widths", "6", "Wider and deeper networks, linear evaluation", _WIDTHS, _WIDER),
     Table(
-        "widths",
-        "6",
-        "Wider and deeper networks",
-        tuple(
-            Row(
-                f"{WITH}, ResNet-{label}",
-                {"encoder.name": name},
-                None if width is None else {"encoder.width": width},
-                _TARGETS[0].choices,
-                {},
-            )
-            for label, name, width in (
-                ("50 1x", "r50_1x", 0.125),
-                ("50 2x", "r50_2x", 0.25),
-                ("50 4x", "r50_4x", 0.5),
-                ("200 2x", "r200_2x", None),
-            )
-        ),
-        ((f"{WITH}, ResNet-50 4x", f"{WITH}, ResNet-50 1x"),),
+        "widths_finetune",
+        "7",
+        "Wider and deeper networks, fine-tuned",
+        tuple(row for row in _WIDTHS if row.name.startswith(WITH)),
+        _WIDER,
+        _FINETUNE,
+        "finetune 1 %",
     ),
     Table(
         "centred",
@@ -254,20 +291,16 @@ TABLES: tuple[Table, ...] = (
         "finetune",
         "2",
         "Fine-tuned on 1 %, 10 % and 100 % of the labels",
-        _TARGETS,
+        (*_TARGETS, *_others("SimCLR", "BYOL", "SwAV", "Barlow Twins")),
         ((WITH, WITHOUT),),
-        (
-            "evaluate finetune --run RUN --data imagenet2012_subset/1pct --test-split validation",
-            "evaluate finetune --run RUN --data imagenet2012_subset/10pct --test-split validation",
-            "evaluate finetune --run RUN --data imagenet2012 --test-split validation",
-        ),
+        _FINETUNE,
         "finetune 1 %",
     ),
     Table(
         "transfer",
         "3",
         "Transfer to twelve data sets, linear and fine-tuned",
-        tuple(dataclasses.replace(row, small=None) for row in _TARGETS),
+        (*_LARGE_TARGETS, *_others("SimCLR", "BYOL")),
         (),
         tuple(
             f"evaluate {kind} --run RUN --data {name}"
@@ -279,7 +312,7 @@ TABLES: tuple[Table, ...] = (
         "dense",
         "4",
         "Segmentation and depth",
-        tuple(dataclasses.replace(row, small=None) for row in _TARGETS),
+        (*_LARGE_TARGETS, *_others("SimCLR", "BYOL")),
         (),
         (
             f"evaluate segmentation --data voc2012 {_DENSE}",
@@ -290,7 +323,7 @@ TABLES: tuple[Table, ...] = (
         "detection",
         "5",
         "Object detection and instance segmentation",
-        tuple(dataclasses.replace(row, small=None) for row in _TARGETS),
+        (*_LARGE_TARGETS, *_others("SimCLR", "MoCo v2", "BYOL", "SwAV")),
         (),
         (),
     ),
