@@ -45,7 +45,7 @@ def parts(model, data: dict[str, tf.Tensor]) -> dict[str, tuple[Callable, list[t
             tape.watch(online)
             value = model.objective.terms(hiddens, seeds[1])["loss"]
         gradient = tape.gradient(value, online)
-        return gradient, model.objective.update(hiddens), diagnostics.feature_spread(online[:, 0])
+        return gradient, model.objective.update(hiddens), diagnostics.of_outputs(online)
 
     def averages():
         if model.target:
@@ -121,7 +121,7 @@ def _loss_step(loss: losses.SSLHSICLoss) -> Callable:
             value = loss.terms(losses.Hiddens(z), tf.constant([0, 1]))["loss"]
             entropy = kernels.scale_entropy(loss.kernel.with_scale(scale), z)
         gradient = compat.sum_over_replicas([tape.gradient(entropy, scale)])
-        return tape.gradient(value, z), gradient, diagnostics.feature_spread(z[:, 0])
+        return tape.gradient(value, z), gradient, diagnostics.of_outputs(z)
 
     return step
 

@@ -18,13 +18,13 @@ import methods  # first: it sets how TensorFlow works, before that is imported
 
 # isort: split
 import keras
+import pages
 from ml_collections import ConfigDict
 
 from keras_sslhsic.data.sources import bundled_splits
 from keras_sslhsic.evaluation import Result, results
 from keras_sslhsic.evaluation.compare import BUNDLED, compare, raw_pixels
-from keras_sslhsic.files import write_text
-from keras_sslhsic.runs import build, config, folder, pretrain
+from keras_sslhsic.runs import build, config, folder, pretrain, trials
 from keras_sslhsic.zoo import load_pretrained
 
 RECORDS = methods.ROOT / "experiments" / "default_run.jsonl"
@@ -117,15 +117,14 @@ def table() -> None:
         if gains:
             cells = [with_interval([*found.values()]) for found in values.values()]
             lines.append(f"| {text} | {' | '.join(cells)} | **{with_interval(gains)}** | {len(gains)} |")
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    write_text(PAGE, before + BEGIN + "\n" + "\n".join(lines) + "\n\n" + END + rest.partition(END)[2])
+    pages.rewrite(PAGE, BEGIN, END, ["", *lines, ""])
 
 
 def with_interval(values: list[float]) -> str:
     """The mean and its 95 % interval; one number where all are the same."""
     if not values:
         return "-"
-    mean, half = methods.interval(values)
+    mean, half = trials.interval(values)
     return f"{mean:.1f} ± {half:.1f}" if half else f"{mean:.1f}"
 
 

@@ -10,10 +10,7 @@ trained with other settings is trained anew.
 """
 
 import argparse
-import gc
-import json
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,19 +18,14 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
-import keras
 import numpy as np
+import pages
 from ml_collections import ConfigDict
-from scipy import stats
 
 from keras_sslhsic import pictures
-from keras_sslhsic.data.sources import bundled_splits, source
-from keras_sslhsic.evaluation.compare import BUNDLED, compare
-from keras_sslhsic.files import write_text
-from keras_sslhsic.runs import build, config
-from keras_sslhsic.training import state
-from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
-from keras_sslhsic.training.strategy import strategy
+from keras_sslhsic.evaluation.compare import BUNDLED
+from keras_sslhsic.runs import build, config, trials
+from keras_sslhsic.runs.trials import Record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +53,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "lejepa": {},
 }
 UNTRAINED = "untrained"
-Record = dict[str, Any]
 
 
 def settings_of(name: str, rate: float, seed: int, holdout: float) -> ConfigDict:
@@ -82,89 +73,27 @@ def settings_of(name: str, rate: float, seed: int, holdout: float) -> ConfigDict
     return config.completed(ConfigDict(base | changed))
 
 
-class Clock(keras.callbacks.Callback):
-    """Processor seconds of a step, of all threads: the least of the epochs, without the first, which traces."""
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self.begun = time.process_time()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if epoch:
-            seconds = (time.process_time() - self.begun) / self.params["steps"]
-            self.seconds = min(getattr(self, "seconds", seconds), seconds)
-
-
-def train(settings: ConfigDict) -> Record:
-    """Trains as a config says, and measures; nothing is measured where the training diverged."""
-    keras.backend.clear_session()
-    gc.collect()
-    if settings.name == UNTRAINED:
-        return {"results": measured(build.initial_encoder(settings), settings)}
-    images = source(settings)
-    model = build.build_model(settings, images.steps_per_epoch, strategy("one"))
-    clock = Clock()
-    # Of every method with a target 0.99: 0.996 and 0.999 are for trainings of a thousand times as many steps.
-    target = [TargetEMA(settings.target_ema)] if model.target else []
-    try:
-        fitted = model.fit(images, epochs=EPOCHS, verbose=0, callbacks=[StopOnFault(), clock, *target])
-    except FloatingPointError:
-        return {"results": []}
-    return {
-        "results": measured(model.serving_encoder(), settings),
-        "last": {name: round(float(values[-1]), 6) for name, values in fitted.history.items()},
-        "step_seconds": round(clock.seconds, 5),
-        "state_bytes": sum(v.numpy().nbytes for v in state.variables(model).values()),
-    }
-
-
-def measured(encoder: Any, settings: ConfigDict) -> list[dict[str, Any]]:
-    """Results of an encoder: on held-out images kNN alone."""
-    fit, test = bundled_splits(settings.data.holdout)
-    evals = {"knn": EVALS["knn"]} if settings.data.holdout else EVALS
-    splits = {"train": fit, "test": test}
-    found = compare({settings.name: encoder}, evals, splits, data="bundled", seed=settings.seed)
-    return [result.to_dict() for result in found]
-
-
-def value(record: Record, label: str) -> float:
-    """What an evaluation measured, in percent; that of a training that diverged is below all others."""
-    return next((100 * found["value"] for found in record["results"] if found["label"] == label), -1.0)
-
-
-def load() -> list[Record]:
-    """The records there are; a setting that came later has its default."""
-    records = [json.loads(line) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []
-    return [
-        record | {"settings": _as_read(config.completed(ConfigDict(record["settings"])))}
-        for record in records
-    ]
-
-
-def _as_read(settings: ConfigDict) -> Any:
-    return json.loads(json.dumps(settings.to_dict()))
-
-
 def record_of(method: str, rate: float, seed: int, holdout: float, run: bool) -> Record | None:
     """The record of a training; without one None, or, to `run`, that of the training that is made now."""
     settings = settings_of(method, rate, seed, holdout)
-    given = _as_read(settings)
-    if found := [record for record in load() if record["settings"] == given]:
-        return found[0]
-    if not run:
-        return None
+    if (known := trials.found(RECORDS, settings)) or not run:
+        return known
+    if method == UNTRAINED:
+        trained: Record = {"results": trials.measured(build.initial_encoder(settings), settings, EVALS)}
+    else:
+        trained = trials.train(settings, EVALS)
     made = {
         "method": method,
         "rate": rate,
         "seed": seed,
         "holdout": holdout,
-        **train(settings),
-        "settings": given,
+        **trained,
+        "settings": trials.plain(settings),
     }
-    # As a whole: a kill leaves the file as it was.
-    write_text(RECORDS, "".join(json.dumps(record) + "\n" for record in [*load(), made]))
+    trials.add(RECORDS, made)
     print(
         f"{method}, rate {rate:g}, seed {seed}:",
-        *(f"{value(made, label):.1f}" for label in EVALS),
+        *(f"{trials.value(made, label):.1f}" for label in EVALS),
         flush=True,
     )
     return made
@@ -182,7 +111,7 @@ def run() -> None:
 def choice(method: str, run: bool = False) -> dict[float, float]:
     """The kNN accuracy on held-out images by learning rate, in percent."""
     found = {rate: record_of(method, rate, 0, HELD_OUT, run) for rate in RATES}
-    return {rate: value(record, "knn") for rate, record in found.items() if record is not None}
+    return {rate: trials.value(record, "knn") for rate, record in found.items() if record is not None}
 
 
 def best(held_out: dict[float, float]) -> float:
@@ -198,20 +127,12 @@ def summary(method: str) -> tuple[dict[float, float], list[Record]]:
     return held_out, [record for record in found if record is not None]
 
 
-def interval(values: list[float]) -> tuple[float, float]:
-    """The mean, and half the 95 % interval of Student's t over the seeds; 0 of one."""
-    if len(values) < 2:
-        return float(np.mean(values)), 0.0
-    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
-    return float(np.mean(values)), float(half)
-
-
 def plot() -> None:
     """Writes the table and the chart of those methods that have a record of a seed."""
     found = {method: summary(method) for method in (*METHODS, UNTRAINED)}
     found = {method: (held_out, records) for method, (held_out, records) in found.items() if records}
     points = {
-        method: [interval([value(record, label) for record in records]) for label in EVALS]
+        method: [trials.interval([trials.value(record, label) for record in records]) for label in EVALS]
         for method, (_, records) in found.items()
     }
     # The least of the seeds: other work on the machine makes a step longer, and none makes it shorter.
@@ -235,8 +156,7 @@ def plot() -> None:
         size = f"{records[0]['state_bytes'] / 1e6:.1f}" if seconds[method] else ""
         lines.append(f"| `{method}` | {chosen} | {measures} | {step} | {size} | {len(records)} |")
     lines += ["", f"![Accuracies of the methods](images/{CHART.name})"]
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    write_text(PAGE, before + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2])
+    pages.rewrite(PAGE, BEGIN, END, lines)
     pictures.save(chart(points), CHART)
 
 

@@ -1,6 +1,7 @@
 """The command line.
 
-keras-sslhsic pretrain | config | evaluate | report | extract | index | search | export | convert | inspect | models | methods
+keras-sslhsic pretrain | config | evaluate | report | reproduce | extract | index | search | export | convert | inspect |
+models | methods
 """
 
 import argparse
@@ -209,6 +210,34 @@ def _parser(settings: bool = False) -> argparse.ArgumentParser:
     report.add_argument("path", help="a folder with results.jsonl anywhere below, or one such file")
     report.add_argument("--out", help="where report.md and report.png go (default: that folder)")
 
+    reproduce = _command(
+        commands, "reproduce", _reproduce, "run a table of the paper: in a folder with the project's configs/"
+    )
+    reproduce.add_argument(
+        "table",
+        metavar="TABLE",
+        help="linear, fixed, kernels, regulariser, features, batch, outputs, widths, widths_finetune, centred, finetune, "
+        "transfer, dense, detection; or claims, what the paper states of its estimators and losses",
+    )
+    reproduce.add_argument(
+        "--scale",
+        choices=("small", "paper"),
+        default="small",
+        help="small: on the bundled images, what the records lack is trained, and ours stands beside the paper's; paper: on "
+        "ImageNet, the runs of the table and their cost are listed, and that of --row is made (default: small)",
+    )
+    reproduce.add_argument("--seeds", default="1,2,3,4,5", help="of the small runs (default: 1,2,3,4,5)")
+    reproduce.add_argument(
+        "--records",
+        default="experiments/reproduction.jsonl",
+        help="JSON lines of the small runs, to which new ones are added (default: experiments/reproduction.jsonl)",
+    )
+    reproduce.add_argument("--row", help="the run of the paper's scale to begin, or to go on with")
+    reproduce.add_argument("--workdir", help="its run folder")
+    reproduce.add_argument(
+        "--config.FIELD=VALUE", action="store_true", help="change a field of its config, as `pretrain` does"
+    )
+
     extract = _command(commands, "extract", _extract, "compute the features of every image under a folder")
     extract.add_argument("--model", required=True, help="a name of the zoo, a .keras file, a run folder, ...")
     extract.add_argument("--data", required=True, help="a folder of images, at any depth")
@@ -363,7 +392,7 @@ def _image_size(parser: argparse.ArgumentParser, what: str) -> None:
 
 def _override(parser: argparse.ArgumentParser, argument: str, options: argparse.Namespace) -> str:
     """`epochs=5` of `--config.epochs=5`."""
-    given = getattr(options, "config", None) or options.command == "pretrain"
+    given = getattr(options, "config", None) or options.command in ("pretrain", "reproduce")
     if not given or not argument.startswith("--config.") or "=" not in argument:
         parser.error(
             f"unrecognized argument: {argument} (fields of a config are changed with --config.FIELD=VALUE)"
@@ -371,10 +400,14 @@ def _override(parser: argparse.ArgumentParser, argument: str, options: argparse.
     return argument.removeprefix("--config.")
 
 
-def _pretrain(options: argparse.Namespace) -> None:
+def _few_threads_an_operation() -> None:
     # The networks of a step, online and target on each view, run beside each other on a CPU: that keeps small ones
     # busier than sharing every operation out among all cores.
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // 4)))
+
+
+def _pretrain(options: argparse.Namespace) -> None:
+    _few_threads_an_operation()
     from keras_sslhsic.files import is_leftover
     from keras_sslhsic.runs import folder, pretrain
     from keras_sslhsic.runs.evaluate import format_table
@@ -530,6 +563,32 @@ def _report(options: argparse.Namespace) -> None:
     from keras_sslhsic import evaluation
 
     print(evaluation.report(options.path, options.out))
+
+
+def _reproduce(options: argparse.Namespace) -> None:
+    _few_threads_an_operation()
+    from keras_sslhsic.runs import claims, reproduce
+
+    if not re.fullmatch(r"\d+(,\d+)*", options.seeds):
+        raise ValueError(f"--seeds are integers such as 1,2,3, found {options.seeds!r}.")
+    records, seeds = Path(options.records), [int(seed) for seed in options.seeds.split(",")]
+    large = options.row, options.workdir, *options.overrides
+    if options.scale == "small" and any(large):
+        raise ValueError("--row, --workdir and fields of a config go with --scale paper.")
+    if options.table == "claims":
+        print("\n".join(claims.lines(claims.recorded(records, run=True))))
+        return
+    of = reproduce.table(options.table)
+    if options.scale == "small":
+        reproduce.run_small(of, records, seeds)
+        print("\n".join(reproduce.small_lines(of, records)))
+    elif options.row is None:
+        print("\n".join(reproduce.large_lines(of)))
+    elif options.workdir is None:
+        raise ValueError("--row wants the folder of its run: give --workdir.")
+    else:
+        reproduce.run_large(of, options.row, Path(options.workdir), options.overrides)
+        print(f"The run is in {display(options.workdir)}.")
 
 
 def _extract(options: argparse.Namespace) -> None:

@@ -97,6 +97,11 @@ def exact_zz(sums: ExactSums, unbiased: bool, ddof: int) -> tf.Tensor:
     return (squares - 2.0 / n * row_squares + total**2 / n**2) / (n - ddof) ** 2
 
 
+def exact_mean(sums: ExactSums) -> tf.Tensor:
+    """The mean of the kernel over all pairs of rows, those of a row with itself among them."""
+    return sums.shift + replicas.all_sum(tf.reduce_sum(sums.rows)) / sums.n**2
+
+
 def song(n: tf.Tensor, trace: tf.Tensor, product: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Unbiased HSIC of n samples (Song et al. 2012) from Tr(K~ L~), 1'K~1 1'L~1 and 1'K~L~1."""
     return (trace + product / ((n - 1.0) * (n - 2.0)) - 2.0 / (n - 2.0) * rows) / (n * (n - 3.0))

@@ -11,9 +11,11 @@ from keras_sslhsic import checks
 from keras_sslhsic.hsic import features, kernels
 from keras_sslhsic.hsic.checks import check_labels, check_views
 from keras_sslhsic.hsic.estimators import hsic_zy_features, hsic_zz_features, objective, ssl_hsic
+from keras_sslhsic.hsic.exact import exact_mean, exact_sums, exact_zy, exact_zz
 from keras_sslhsic.hsic.groups import finite_population
 from keras_sslhsic.hsic.moments import cosine_moments, feature_moments, moments_zy, moments_zz
 from keras_sslhsic.hsic.ratio import dependence_ratio, largest_ratio
+from keras_sslhsic.hsic.uniform import uniform_mean
 from keras_sslhsic.losses.base import Hiddens, Objective, identities, register, unit_norm, unit_views
 from keras_sslhsic.losses.learnt_scale import LearntScale
 
@@ -130,6 +132,8 @@ class SSLHSICLoss(Objective):
 
         They are "hsic_zy", "hsic_zz", and "dependence_ratio", which is hsic_zy / sqrt(hsic_zz) with 0 for independence in every
         convention. Outputs that lie near each other are drawn together while it is below gamma, and spread where it is above.
+        "mmd_to_uniform" is the squared MMD between the outputs and the uniform distribution on the sphere: the mean of the
+        kernel, less what that is for the latter; so -hsic_zy = -(mean over views of one image) + mmd_to_uniform + constant.
         """
         return self.terms_of_unit_vectors(unit_views(hiddens), seed)
 
@@ -139,8 +143,11 @@ class SSLHSICLoss(Objective):
         check_views(z, self.estimator == "unbiased")
         kernel = self._constant_kernel()
         if self.num_features is None:
-            return self._named(self._exact(z, None, kernel), z.shape[1])
+            sums, unbiased = exact_sums(z, None, kernel, None), self.estimator == "unbiased"
+            zy, zz = exact_zy(sums, **self._zy_options()), exact_zz(sums, unbiased, self._ddof())
+            return self._named(zy, zz, exact_mean(sums) - uniform_mean(kernel, z.shape[2]), z.shape[1])
         if isinstance(kernel, kernels.Linear):
+            kernel = kernels.Linear()  # its features are the vectors, whatever its scale
             moments = zy_moments = feature_moments(z, z)
         else:
             first, second, *third = self.draws(kernel, z.shape[-1], seed)
@@ -149,7 +156,8 @@ class SSLHSICLoss(Objective):
                 r = features.random_fourier_features(z, *third[0])
                 zy_moments = feature_moments(r, r)
         zy = moments_zy(zy_moments, **self._zy_options())
-        return self._named(objective(zy, moments_zz(moments, self._ddof()), self.gamma), z.shape[1])
+        mmd = zy_moments.norm - uniform_mean(kernel, z.shape[2])
+        return self._named(zy, moments_zz(moments, self._ddof()), mmd, z.shape[1])
 
     def update(self, hiddens: Hiddens) -> dict[str, tf.Tensor]:
         """One step of the kernel's scale; returns it as "kernel_scale"."""
@@ -163,8 +171,11 @@ class SSLHSICLoss(Objective):
         labels = identities(y_true)
         check_labels(z, labels)
         kernel = self._constant_kernel()
-        of_labels = self._exact if self.num_features is None else self._features_with_labels
-        return tf.fill(tf.shape(z)[:1], of_labels(z, labels, kernel)[0])
+        if self.num_features is None:
+            terms = ssl_hsic(z, kernel, self.gamma, labels=labels, ddof=self._ddof(), **self._zy_options())
+        else:
+            terms = self._features_with_labels(z, labels, kernel)
+        return tf.fill(tf.shape(z)[:1], terms[0])
 
     def draws(self, kernel: kernels.Kernel, dim: int, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
         """The (frequencies [D, Q], phases [D]) of a step: both draws of hsic_zz, the first one hsic_zy's too, unless it has
@@ -216,11 +227,6 @@ class SSLHSICLoss(Objective):
         zy = hsic_zy_features(third[0] if third else r, labels=labels, **self._zy_options())
         return objective(zy, hsic_zz_features(r, r2, ddof=self._ddof()), self.gamma)
 
-    def _exact(
-        self, z: tf.Tensor, labels: tf.Tensor | None, kernel: kernels.Kernel
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        return ssl_hsic(z, kernel, self.gamma, labels=labels, ddof=self._ddof(), **self._zy_options())
-
     def _constant_kernel(self) -> kernels.Kernel:
         return self.kernel.with_scale(tf.stop_gradient(self.kernel_scale))
 
@@ -234,11 +240,12 @@ class SSLHSICLoss(Objective):
     def _ddof(self) -> int:
         return 1 if self.convention == "paper" else 0
 
-    def _named(self, terms: tuple[tf.Tensor, tf.Tensor, tf.Tensor], views: int) -> dict[str, tf.Tensor]:
-        loss, zy, zz = terms
+    def _named(self, zy: tf.Tensor, zz: tf.Tensor, mmd: tf.Tensor, views: int) -> dict[str, tf.Tensor]:
+        loss, _, _ = objective(zy, zz, self.gamma)
         independent = 0.0
         if self.convention == "released":
             unbiased = self.estimator == "unbiased"
             independent = (finite_population(self.dataset_size) if unbiased else 1.0) / (views - 1)
         ratio = dependence_ratio(zy - independent, zz)
-        return {"loss": loss, "hsic_zy": zy, "hsic_zz": zz, "dependence_ratio": ratio}
+        mmd = tf.stop_gradient(mmd)
+        return {"loss": loss, "hsic_zy": zy, "hsic_zz": zz, "dependence_ratio": ratio, "mmd_to_uniform": mmd}

@@ -371,9 +371,7 @@ class Trainer(EncodingModel):
         if labels is not None:
             terms |= classifier.classify(self.classifier, encoded.features, labels)
             loss += terms["classifier_loss"]
-        terms["feature_std"], terms["effective_rank"] = diagnostics.feature_spread(
-            encoded.hiddens.online[:, 0]
-        )
+        terms |= diagnostics.of_outputs(encoded.hiddens.online)
         return loss, terms
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:

@@ -1,0 +1,79 @@
+"""Kernel matrices of features and of labels, float64."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_sslhsic.hsic import kernels
+
+
+def rows_of(x: Any, least: int = 1) -> np.ndarray:
+    """Features as float64 [n, F].
+
+    Raises:
+        ValueError: for another shape, or fewer rows than `least`.
+    """
+    x = np.asarray(x, np.float64)
+    if x.ndim != 2 or len(x) < least:
+        raise ValueError(f"Expected features [n, F] of at least {least} rows, found the shape {x.shape}.")
+    return x
+
+
+def matrix_of(k: Any) -> np.ndarray:
+    """A kernel matrix as float64 [n, n].
+
+    Raises:
+        ValueError: for another shape.
+    """
+    k = np.asarray(k, np.float64)
+    if k.ndim != 2 or k.shape[0] != k.shape[1]:
+        raise ValueError(f"Expected a kernel matrix [n, n], found the shape {k.shape}.")
+    return k
+
+
+def kernel_matrix(x: Any, kernel: Any = "imq", y: Any = None) -> np.ndarray:
+    """The kernel of every row of x with every row of y.
+
+    Args:
+        x: features [n, F].
+        kernel: a name or a `hsic.kernels.Kernel`. Features that are not of unit norm want a scale: see `median_scale`.
+        y: features [m, F]; None: x.
+
+    Returns:
+        float64 [n, m].
+    """
+    x = rows_of(x)
+    y = x if y is None else rows_of(y)
+    s = kernels.squared_distances(tf.constant(x), tf.constant(y))
+    return kernels.get(kernel).value(s).numpy()
+
+
+def label_matrix(labels: Any) -> np.ndarray:
+    """1 where two rows have one label, 0 elsewhere: float64 [n, n] of labels [n]."""
+    labels = np.asarray(labels)
+    return (labels[:, None] == labels).astype(np.float64)
+
+
+def median_scale(x: Any, most: int = 1000) -> float:
+    """The scale sqrt(s / 2), s the median squared distance between rows that differ.
+
+    It is where `hsic.kernels.scale_entropy` has its maximum, for the Gaussian and the inverse multiquadric, if all distances
+    are s.
+
+    Args:
+        x: features [n, F].
+        most: rows that are looked at, evenly spread.
+
+    Raises:
+        ValueError: if more than half of the pairs are equal.
+    """
+    x = rows_of(x, 2)
+    x = x[np.linspace(0, len(x) - 1, min(most, len(x))).astype(int)]
+    s = kernels.squared_distances(tf.constant(x), tf.constant(x)).numpy()
+    median = float(np.median(s[np.triu_indices(len(x), 1)]))
+    if median == 0:
+        raise ValueError(
+            "Expected features that differ, found more than half of the pairs equal: give a scale yourself."
+        )
+    return float(np.sqrt(median / 2))

@@ -1,0 +1,163 @@
+"""The tables of the paper as runs: their configs, their records, and what is said of them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_sslhsic import cli
+from keras_sslhsic.evaluation import paper
+from keras_sslhsic.runs import claims, config, reproduce, trials
+from keras_sslhsic.runs.reproduce import HELD_OUT, SMALL, TABLES, Trend
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _in_the_project(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def record(file, changes, seed, holdout, accuracy):
+    """Adds what a training of that accuracy would leave."""
+    settings = reproduce.settings_of(
+        SMALL, {**reproduce._SMALL, **changes, "seed": seed, "data.holdout": holdout}
+    )
+    results = [{"label": label, "value": accuracy} for label in reproduce.LABELS]
+    trials.add(file, {"seed": seed, "results": results, "settings": trials.plain(settings)})
+
+
+def test_every_row_is_a_config_at_both_scales():
+    help_of = " ".join(
+        str(action.help) for action in cli._parser()._actions[-1].choices["reproduce"]._actions
+    )
+    for of in TABLES:
+        assert f"{of.name}," in help_of or f"{of.name};" in help_of
+        for row in of.rows:
+            large = reproduce.settings_of(row.base, row.large)
+            config.check(large)
+            if row.base == reproduce.LARGE:
+                assert large.data.name == "imagenet2012" and large.epochs in (100, 1000)
+            for choice in row.choices if row.small is not None else ():
+                small = reproduce.settings_of(SMALL, {**reproduce._SMALL, **row.small, **choice, "seed": 1})
+                config.check(small)
+                assert (small.data.source, small.epochs) == ("bundled", 8)
+    # The ablations' conditions: neither target network nor, of kernels, random features.
+    for row in reproduce.table("kernels").rows:
+        settings = reproduce.settings_of(row.base, row.large)
+        assert (settings.model.target, settings.loss.num_features, settings.epochs) == (False, None, 100)
+    info_nce = reproduce.settings_of(
+        SMALL, {**reproduce._SMALL, **reproduce.table("regulariser").rows[1].small}
+    )
+    assert (info_nce.loss.name, info_nce.model.target) == ("info_nce", False)
+
+
+def test_the_rows_are_those_of_the_paper():
+    for number, name in (("8a", "regulariser"), ("8b", "features"), ("8c", "batch"), ("8d", "outputs")):
+        of = reproduce.table(name)
+        [printed] = [one for one in paper.TABLES if one.number == number]
+        assert [row.name for row in of.rows] == list(printed.rows) and of.number == number
+    assert reproduce.of_paper(reproduce.table("kernels"))["SSL-HSIC, linear kernel"] == 65.27
+    for of in TABLES:
+        names = {row.name for row in of.rows}
+        if of.number:
+            # What this package does not train: with labels, or not at all.
+            others = ("supervised", "random init")
+            assert names == {name for name in reproduce.of_paper(of) if not name.startswith(others)}, of.name
+        assert all({better, worse} <= names for better, worse in of.trends)
+
+
+def test_a_choice_is_made_on_held_out_images_and_trends_are_paired(tmp_path):
+    file, of = tmp_path / "records.jsonl", reproduce.table("fixed")
+    anew, once = of.rows[:2]
+    assert reproduce.chosen(file, anew) is None and reproduce.records_of(file, anew) == {}
+    for choice, accuracy in zip(anew.choices, (0.6, 0.8, 0.7), strict=True):
+        record(file, {**anew.chosen_for, **choice}, 0, HELD_OUT, accuracy)
+    assert reproduce.chosen(file, anew) == reproduce.chosen(file, once) == {"loss.gamma": 1.0}
+    for seed, ours, theirs in ((1, 0.80, 0.70), (2, 0.70, 0.61), (3, 0.75, None)):
+        record(file, {**anew.small, "loss.gamma": 1.0}, seed, 0.0, ours)
+        if theirs is not None:
+            record(file, {**once.small, "loss.gamma": 1.0}, seed, 0.0, theirs)
+    assert set(reproduce.records_of(file, anew)) == {1, 2, 3} and set(reproduce.records_of(file, once)) == {
+        1,
+        2,
+    }
+    trend = next(reproduce.trends(of, file))
+    assert trend.differences == pytest.approx((10.0, 9.0))
+    mean, half = trials.interval(trend.differences)
+    assert (mean, half) == (pytest.approx(9.5), pytest.approx(12.706 * 0.5, rel=1e-3))
+    assert trend.verdict == "shown"
+    lines = list(reproduce.small_lines(of, file))
+    assert any(line.startswith("| drawn anew, 64 features | ") and "| 3 |" in line for line in lines)
+    # One process goes on with what another has written.
+    assert len(trials.load(file)) == 8
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [
+        ((1.0, 1.1), "shown"),
+        ((-1.0, -1.1), "contradicted"),
+        ((-1.0, 1.1), "not shown"),
+        ((5.0,), "not yet run"),
+        ((), "not yet run"),
+    ],
+)
+def test_verdicts(differences, verdict):
+    trend = Trend("a", "b", differences)
+    assert trend.verdict == verdict and str(trend).startswith(verdict)
+
+
+def test_the_document_is_what_the_records_say(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    import reproduction
+
+    page = tmp_path / "reproduction.md"
+    page.write_text(reproduction.PAGE.read_text())
+    monkeypatch.setattr(reproduction, "PAGE", page)
+    monkeypatch.setattr(reproduction, "CHART", tmp_path / "reproduction.png")
+    reproduction.plot()
+    assert page.read_text() == (ROOT / "docs" / "reproduction.md").read_text()
+    sys.modules.pop("reproduction")
+
+
+def test_the_paper_scale_is_listed_and_what_cannot_be_is_a_sentence(capsys, tmp_path):
+    assert cli.main(["reproduce", "features", "--scale", "paper"]) == 0
+    text = capsys.readouterr().out
+    assert '--row "SSL-HSIC, 64 features"' in text and "31,200 steps of 4096 images" in text
+    for words, message in (
+        (["reproduce", "tables"], "Unknown table 'tables'"),
+        (["reproduce", "features", "--row", "x"], "go with --scale paper"),
+        (["reproduce", "features", "--scale", "paper", "--row", "x"], "give --workdir"),
+        (
+            ["reproduce", "features", "--scale", "paper", "--row", "x", "--workdir", str(tmp_path / "a")],
+            "Unknown row",
+        ),
+        (["reproduce", "linear", "--seeds", "one"], "integers"),
+    ):
+        assert cli.main(words) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_claims_are_as_recorded(tmp_path):
+    recorded = {
+        claim.statement: claim.verdict
+        for claim in claims.recorded(ROOT / "experiments" / "reproduction.jsonl")
+    }
+    file = tmp_path / "records.jsonl"
+    found = claims.recorded(file, run=True)
+    assert {claim.statement: claim.verdict for claim in found} == recorded
+    assert set(recorded.values()) == {"shown"}
+    assert claims.recorded(file) == found and len(trials.load(file)) == len(claims.ALL)
+
+
+@pytest.mark.slow
+def test_a_small_training_is_made_once(tmp_path, capsys):
+    file = tmp_path / "records.jsonl"
+    changes = {"epochs": 1, "batch_size": 500, "encoder.width": 0.05, "loss.name": "ssl_hsic_fixed"}
+    made = reproduce.trained(file, changes, 1, 0.0, run=True)
+    assert all(trials.value(made, label) > 0 for label in reproduce.LABELS)
+    assert set(made["z_test"]) == {"online", "target"} and made["last"]["mmd_to_uniform"] > 0
+    assert reproduce.trained(file, changes, 1, 0.0, run=True)["results"] == made["results"]
+    assert len(file.read_text().splitlines()) == 1
