@@ -108,6 +108,7 @@ def test_verdicts(differences, verdict):
     assert trend.verdict == verdict and str(trend).startswith(verdict)
 
 
+@pytest.mark.slow
 def test_the_document_is_what_the_records_say(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "experiments"))
     import reproduction

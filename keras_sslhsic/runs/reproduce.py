@@ -387,6 +387,17 @@ def run_small(of: Table, file: Path, seeds: Sequence[int] = SEEDS) -> None:
             records_of(file, row, [seed], run=True)
 
 
+def progress(file: Path) -> tuple[int, int]:
+    """Of how many small trainings, those that only choose not counted, there are records; and how many there are in all."""
+    small = {
+        repr((row.small, row.choices, row.chosen_for)): row
+        for of in TABLES
+        for row in of.rows
+        if row.small is not None
+    }
+    return sum(len(records_of(file, row)) for row in small.values()), len(SEEDS) * len(small)
+
+
 @dataclasses.dataclass(frozen=True)
 class Trend:
     """What the small scale says of one statement of the paper, that `better` is better than `worse`.
