@@ -33,7 +33,10 @@ BEGIN, END = "<!-- of experiments/reproduction.py --plot -->\n\n", "\n<!-- end -
 
 def plot() -> None:
     """Writes the section and the chart."""
+    done, needed = reproduce.progress(RECORDS)
     lines = [
+        f"Of {needed} trainings, {len(reproduce.SEEDS)} seeds of each row, {done} are recorded.",
+        "",
         "### What is stated of the estimators and the loss",
         "",
         "`keras-sslhsic reproduce claims`, within a minute.",

@@ -56,7 +56,8 @@ class SSLHSICLoss(Objective):
         learn_kernel_scale: whether a trainer learns the scale, where the kernel has a best one (the linear kernel has
             none). It is then held at `hsic.kernels.MIN_SCALE` or above.
         kernel_optimizer: for the scale, a Keras optimizer or its config; None is Adam with the released code's 3e-4.
-        seed: integer, for the draws of `loss(y_true, y_pred)`.
+        seed: integer, for the draws of `loss(y_true, y_pred)`, and for features that are drawn once.
+        redraw: whether features are drawn anew at every step, or once, for comparison: that does badly (section 5).
         name: name of the loss.
         **kwargs: `reduction` and `dtype` of `keras.losses.Loss`.
 
@@ -74,7 +75,7 @@ class SSLHSICLoss(Objective):
     latest = ("kernel_scale",)
     arguments = (
         *("gamma", "num_features", "estimator", "dataset_size", "convention", "shared_draw", "low_variance"),
-        *("learn_kernel_scale", "kernel_optimizer", "seed"),
+        *("learn_kernel_scale", "kernel_optimizer", "seed", "redraw"),
     )
 
     def __init__(
@@ -90,6 +91,7 @@ class SSLHSICLoss(Objective):
         learn_kernel_scale: bool = True,
         kernel_optimizer: Any = None,
         seed: int = 0,
+        redraw: bool = True,
         name: str = "ssl_hsic",
         **kwargs: Any,
     ):
@@ -98,9 +100,11 @@ class SSLHSICLoss(Objective):
         checks.integer("num_features", num_features, 1, optional=True)
         checks.choice("estimator", estimator, ("biased", "unbiased"))
         checks.choice("convention", convention, ("paper", "released"))
+        checks.flag("redraw", redraw)
         checks.flag("learn_kernel_scale", learn_kernel_scale)
         self.kernel, self.gamma = kernels.get(kernel), float(gamma)
         self.num_features, self.shared_draw, self.low_variance = num_features, shared_draw, low_variance
+        self.redraw = redraw
         self.estimator, self.dataset_size, self.convention = estimator, dataset_size, convention
         self.learn_kernel_scale, self.seed = learn_kernel_scale, seed
         # As a config: the optimizer itself is made in the scope of the trainer's strategy.
@@ -179,8 +183,9 @@ class SSLHSICLoss(Objective):
 
     def draws(self, kernel: kernels.Kernel, dim: int, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
         """The (frequencies [D, Q], phases [D]) of a step: both draws of hsic_zz, the first one hsic_zy's too, unless it has
-        a third of its own. A subclass that overrides this fixes the features.
+        a third of its own. Those of a set that stays are given by the loss's own seed; their frequencies follow the scale.
         """
+        seed = seed if self.redraw else tf.constant([self.seed, 0])
         seeds = tf.unstack(tf.random.split(seed, 2 if self.shared_draw else 3, alg="philox"))
         assert self.num_features is not None
         return [features.draw(kernel, dim, self.num_features, s, self.low_variance) for s in seeds]

@@ -17,7 +17,6 @@ from keras_sslhsic.data import bundled
 from keras_sslhsic.evaluation import paper
 from keras_sslhsic.evaluation.compare import BUNDLED
 from keras_sslhsic.evaluation.paper import WITH, WITHOUT
-from keras_sslhsic.hsic.kernels import Kernel
 from keras_sslhsic.registries import Registry
 from keras_sslhsic.runs import config, trials
 from keras_sslhsic.runs.trials import Record
@@ -37,15 +36,6 @@ _SMALL: Changes = {
     "optimizer.learning_rate": 1.6e-2,
 }
 LABELS = ("knn", "linear", "finetune 1 %")
-
-
-@losses.base.register("ssl_hsic_fixed")
-class FixedFeaturesLoss(losses.SSLHSICLoss):
-    """SSL-HSIC with one set of random features for the whole training, which the paper found to do badly."""
-
-    def draws(self, kernel: Kernel, dim: int, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Those of the loss's own seed, at every step; their frequencies follow the learnt scale."""
-        return super().draws(kernel, dim, tf.constant([self.seed, 0]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +169,7 @@ TABLES: tuple[Table, ...] = (
                 _alone(f"drawn anew, {count} features", {"loss.num_features": count}),
                 _alone(
                     f"drawn once, {count} features",
-                    {"loss.name": "ssl_hsic_fixed", "loss.num_features": count},
+                    {"loss.redraw": False, "loss.num_features": count},
                 ),
             )
         ),
@@ -395,6 +385,17 @@ def run_small(of: Table, file: Path, seeds: Sequence[int] = SEEDS) -> None:
     for seed in seeds:
         for row in of.rows:
             records_of(file, row, [seed], run=True)
+
+
+def progress(file: Path) -> tuple[int, int]:
+    """Of how many small trainings, those that only choose not counted, there are records; and how many there are in all."""
+    small = {
+        repr((row.small, row.choices, row.chosen_for)): row
+        for of in TABLES
+        for row in of.rows
+        if row.small is not None
+    }
+    return sum(len(records_of(file, row)) for row in small.values()), len(SEEDS) * len(small)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -100,6 +100,16 @@ def test_as_a_keras_loss_each_call_draws_anew_and_the_seed_decides():
     assert other(identities, rows).numpy() != pytest.approx(values[0])
 
 
+def test_features_that_are_drawn_once_stay_and_their_seed_decides():
+    z, once = unit(6, 2, 8), [SSLHSICLoss(num_features=16, redraw=False, seed=seed) for seed in (0, 0, 1)]
+    values = [
+        [loss.terms(Hiddens(z), tf.constant([0, step]))["loss"].numpy() for step in range(3)] for loss in once
+    ]
+    assert len({*values[0], *values[1]}) == 1 and values[2][0] != values[0][0]
+    rows, identities = tf.reshape(z, [12, 8]), np.repeat(np.arange(6), 2)
+    assert once[0](identities, rows).numpy() == once[0](identities, rows).numpy()
+
+
 def test_independent_draws_read_near_the_exact_loss():
     z = unit(16, 2, 8)
     exact = SSLHSICLoss(num_features=None).terms(Hiddens(z), SEED)
