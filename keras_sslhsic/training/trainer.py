@@ -391,7 +391,7 @@ class Trainer(EncodingModel):
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """The metrics of a batch, of the evaluation encoder."""
         _, terms, hiddens, labels = self._evaluate_batch(data, training=False)
-        if labels is not None:
+        if self.num_classes is not None and labels is not None:
             outside = classifier.any_outside(labels, self.num_classes)
             own = ("classifier_loss", "online_accuracy")
             terms |= {name: tf.where(outside, np.nan, terms[name]) for name in own}
