@@ -131,7 +131,7 @@ class ArrayImages(Images):
             for name, array in self._arrays.items()
         }
         if y is not None:
-            y = self._arrays["label"] = check_labels(y, sizes[0])
+            y = self.labels = self._arrays["label"] = check_labels(y, sizes[0])
             if class_names is not None and y.max() >= len(class_names):
                 raise ValueError(
                     f"The labels go up to {y.max()}, and there are {len(class_names)} class_names: name the classes 0 to "

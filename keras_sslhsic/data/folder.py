@@ -190,7 +190,8 @@ class FolderImages(Images):
                 "found none: move the images of each class into one, or leave labels out."
             )
         # What a batch holds beside the images: a column with a row for each file.
-        self._beside = {} if classes is None else {"label": classes[0]}
+        self.labels = None if classes is None else classes[0]
+        self._beside = {} if self.labels is None else {"label": self.labels}
         self._decoding = Decoding(image_size, channels, crops(host_crops), max_pixels)
         beside = {name: tf.TensorSpec(col.shape[1:], col.dtype) for name, col in self._beside.items()}
         plan = Order(len(self.files), batch_size, **order)

@@ -36,8 +36,11 @@ class Images(abc.ABC):
         steps_per_epoch: batches in an epoch.
         num_examples: images in an epoch.
         class_names: of the labels, or None.
+        labels: of all images, int64 [N], where they are known before any is read; else None.
         element_spec: what a batch holds, as `tf.data.Dataset.element_spec`.
     """
+
+    labels: np.ndarray | None = None
 
     def __init__(
         self, order: Order, columns: Mapping[str, tf.TensorSpec], class_names: Sequence[str] | None = None

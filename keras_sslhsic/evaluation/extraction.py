@@ -138,7 +138,7 @@ def given(data: Any) -> Any:
     if isinstance(data, Images):
         return data.ordered(shuffle=False, drop_remainder=False).batches(epochs=1)
     if isinstance(data, keras.utils.PyDataset | GeneratorType):
-        return streams.given(data).dataset
+        return streams.batches_of(data).dataset
     return stacked(unpack(data)[0] if isinstance(data, dict | tuple) else data)
 
 

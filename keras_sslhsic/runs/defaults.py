@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from keras_sslhsic import views
+from keras_sslhsic import checks, views
 from keras_sslhsic.data.folder import list_images
 from keras_sslhsic.data.images import Images, spread
 from keras_sslhsic.data.sources import SOURCES
@@ -55,10 +55,13 @@ def suited(config: ConfigDict, before: ConfigDict | None = None, say: Say = prin
         say: is given a line for each choice and its reason.
 
     Raises:
-        ValueError: for images that cannot be trained on.
+        ValueError: for images that cannot be trained on, and fields of another type.
         OSError: for images that there are not.
     """
     given = config.to_dict()
+    _check("", schema.fields_of(schema.Run), given)
+    for name in ("batch_size", "epochs"):
+        checks.integer(name, given.get(name), 1, optional=True)
     said = given.get("views", {})
     size = said["size"] if isinstance(said, dict) and [*said] == ["size"] else None
     if "encoder" in given or (said != {} and size is None):
@@ -69,6 +72,7 @@ def suited(config: ConfigDict, before: ConfigDict | None = None, say: Say = prin
     given.pop("views", None)
     data, method = {**given.get("data", {})}, given.get("method", "ssl_hsic")
     source = data.pop("source", "folder" if "path" in data else "tfds" if "name" in data else "bundled")
+    _check("data", schema.source_fields(source), data)
     start = load_pretrained(given["init"]).spec if given.get("init") else None
     found = _look(source, data)
     if start:
@@ -100,6 +104,12 @@ def suited(config: ConfigDict, before: ConfigDict | None = None, say: Say = prin
         if name not in given:
             say(f"  {name}: {reason}")
     return ConfigDict(chosen | given)
+
+
+def _check(section: str, fields: schema.Fields, values: Mapping[str, Any]) -> None:
+    """The types of what is given, of which choices are made; what is missing or unknown is said later."""
+    known = [name for name in values if name in fields]
+    schema.check(section, {name: fields[name] for name in known}, {name: values[name] for name in known})
 
 
 def of_data(data: str) -> ConfigDict:

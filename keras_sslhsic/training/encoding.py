@@ -128,20 +128,20 @@ class EncodingModel(keras.Model):
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """As in Keras, to .keras files alone."""
-        if str(filepath).endswith((".h5", ".hdf5")):  # before Keras opens the file
-            raise self._no_hdf5()
+        self._refuse_hdf5(filepath)  # before Keras opens the file
         super().save(filepath, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         """As in Keras, for .keras files alone."""
         if compat.is_saved_to_hdf5():
-            raise self._no_hdf5()
+            self._refuse_hdf5(".h5")
         return super().get_config()
 
-    def _no_hdf5(self) -> ValueError:
-        return ValueError(
-            f"{type(self).__name__} is saved to NAME.keras, found an HDF5 file: choose that ending."
-        )
+    def _refuse_hdf5(self, filepath: Any) -> None:
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(
+                f"{type(self).__name__} is saved to NAME.keras, found an HDF5 file: choose that ending."
+            )
 
 
 def unit_range(images: Any) -> tf.Tensor:

@@ -105,18 +105,18 @@ def _check_parts(batch: int, num_replicas: int, chunks: int) -> None:
         )
 
 
-def look(x: Any, wanted: Sides = ANY, least: int = 1, labels: bool = False) -> None:
-    """Raises a ValueError for what the first batch shows, where it has to be read.
+def look(x: Any, wanted: Sides = ANY, least: int = 1, num_classes: int | None = None) -> None:
+    """Raises a ValueError for what labels that are known show, and the first batch, where it has to be read.
 
     Args:
         x: what `streams.given` returns.
         wanted: (height, width, channels) of images.
         least: images that a batch needs.
-        labels: whether labels are used.
+        num_classes: that labels are of; None: labels are not used.
     """
     if isinstance(x, tf.distribute.DistributedDataset):
         return
-    batch = first_batch(x, labels)
+    batch = first_batch(x, num_classes is not None)
     images, classes = unpack(x.element_spec if batch is None else batch)
     for image in flat(images) if batch is not None else ():
         if isinstance(images, tuple):
@@ -126,8 +126,14 @@ def look(x: Any, wanted: Sides = ANY, least: int = 1, labels: bool = False) -> N
     found = min(x.num_examples, x.batch_size) if isinstance(x, Images) else flat(images)[0].shape[0]
     if found < least:
         raise ValueError(f"Expected at least {least} images in a batch, found {found}.")
-    if batch is not None and labels and classes is not None:
-        check_labels(classes, found)
+    known = x.labels if isinstance(x, Images) else None
+    if batch is not None and num_classes is not None and classes is not None:
+        known = check_labels(classes, found)
+    if num_classes is not None and known is not None and known.max() >= num_classes:
+        raise ValueError(
+            f"Labels must be below num_classes, {num_classes}, found {known.max()}: number the classes from 0, build the model "
+            "with more of them, or train without labels."
+        )
 
 
 def check_call(images: Any, wanted: Sides) -> None:

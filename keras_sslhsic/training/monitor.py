@@ -18,8 +18,8 @@ class Monitor(keras.metrics.Metric):
 
     def __init__(self) -> None:
         super().__init__(name="monitor", dtype="float32")
-        self.sums = self.add_variable((_PLACES,), "zeros", name="sums")
-        self.counts = self.add_variable((_PLACES,), "zeros", name="counts")
+        self.sums = self.add_variable((_PLACES,), "zeros", "float32", name="sums")
+        self.counts = self.add_variable((_PLACES,), "zeros", "float32", name="counts")
         self.names: list[str] = []
 
     def update_state(

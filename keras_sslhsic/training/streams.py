@@ -55,7 +55,7 @@ def given(x: Any, y: Any = None, steps: int | None = None, epochs: int = 1, **ar
             "or make a dataset of (images, labels)."
         )
     if isinstance(x, keras.utils.PyDataset | GeneratorType):
-        return _batches(x, steps, epochs)
+        return batches_of(x, steps, epochs)
     if isinstance(x, tf.data.Dataset):
         if steps is None and x.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise ValueError(_NO_END.format("dataset", ", or the handle of keras_sslhsic.data itself"))
@@ -72,7 +72,7 @@ def one_batch(x: Any, y: Any = None) -> Images:
     return from_arrays(x, y, batch_size=len(images[0]), shuffle=False)
 
 
-def _batches(x: Any, steps: int | None, epochs: int) -> compat.Batches:
+def batches_of(x: Any, steps: int | None = None, epochs: int = 1) -> compat.Batches:
     """A PyDataset or a generator, and its first batch, which is not lost."""
     if isinstance(x, GeneratorType):
         if steps is None and epochs > 1:

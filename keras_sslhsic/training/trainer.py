@@ -298,7 +298,7 @@ class Trainer(EncodingModel):
         """Raises a ValueError for what cannot be trained on."""
         count = self.distribute_strategy.num_replicas_in_sync
         inputs.check(given, count, self.encoder.input_shape[1:], self.policy, chunks=self.chunks)
-        inputs.look(given, labels=self.classifier is not None)
+        inputs.look(given, num_classes=self.num_classes)
 
     def _trace_for(self, spec: Any) -> None:
         """Has the step traced anew for other batches: TensorFlow would make general in size whatever differs, and the views
@@ -311,7 +311,7 @@ class Trainer(EncodingModel):
         count = self.distribute_strategy.num_replicas_in_sync
         x = streams.given(x, y, steps, batch_size=batch_size or 32, shuffle=False, drop_remainder=False)
         inputs.check(x, count, self.encoder.input_shape[1:], self.policy, training=False)
-        inputs.look(x, least=max(2, count), labels=self.classifier is not None)
+        inputs.look(x, least=max(2, count), num_classes=self.num_classes)
         data = streams.to_evaluate(x, count)
         if self._test_spec != data.element_spec:
             self._test_spec, self.test_function = data.element_spec, None
@@ -413,9 +413,13 @@ class Trainer(EncodingModel):
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """The metrics of a batch, of the evaluation encoder."""
         images, labels = unpack(data)
-        view_seed, loss_seed = self._seeds()
+        labels, (view_seed, loss_seed) = self._labels(labels), self._seeds()
         encoded = self._encode(images, view_seed, training=False)
-        _, terms = self._measure(encoded, self._labels(labels), loss_seed)
+        _, terms = self._measure(encoded, labels, loss_seed)
+        if self.num_classes is not None and labels is not None:
+            outside = classifier.any_outside(labels, self.num_classes)
+            own = ("classifier_loss", "online_accuracy")
+            terms |= {name: tf.where(outside, np.nan, terms[name]) for name in own}
         return self._report(terms, tf.shape(encoded.hiddens.online)[0])
 
     def _report(self, terms: Mapping[str, tf.Tensor], weight: Any = 1.0) -> dict[str, tf.Tensor]:
@@ -547,6 +551,9 @@ class Trainer(EncodingModel):
         given = keras.tree.flatten(callbacks or [])
         if wrong := [one for one in given if not isinstance(one, keras.callbacks.Callback)]:
             raise ValueError(f"callbacks must be objects of keras.callbacks.Callback, found {wrong[0]!r}.")
+        for callback in given:
+            if isinstance(callback, keras.callbacks.ModelCheckpoint) and not callback.save_weights_only:
+                self._refuse_hdf5(callback.filepath)  # now, not after an epoch
         return given + [
             own for own in self.default_callbacks() if not any(isinstance(one, type(own)) for one in given)
         ]

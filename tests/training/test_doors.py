@@ -137,6 +137,26 @@ def test_labels_of_every_kind(doors, photos, kind):
         refused(doors["fit"], batches)
 
 
+def test_labels_of_more_classes_than_the_model_has(doors, photos, tmp_path):
+    x, y = photos
+    later = given.dataset(x, y + (np.arange(N) >= 8))  # in the second batch alone
+    for door in ("fit", "validation_data"):
+        assert "Labels must be below num_classes, 3, found 3" in refused(
+            doors[door], {"image": x, "label": y + 1} if door == "fit" else (x, y + 1)
+        )
+    model = build(num_classes=3, target=False)
+    model.compile(LARS(0.1), run_eagerly=True)
+    for labels in (y + 1, y + np.arange(N)):
+        refused(model.evaluate, x, labels)
+        refused(model.train_on_batch, x, labels)
+    found = model.evaluate(later, verbose=0, return_dict=True)
+    assert np.isnan([found["classifier_loss"], found["online_accuracy"]]).all() and np.isfinite(found["loss"])
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+        keras.utils.save_img(tmp_path / name / "1.png", x[0])
+    assert "found 3" in refused(model.fit, data.from_folder(tmp_path, batch_size=4, image_size=10))
+
+
 class Uneven(keras.utils.PyDataset):
     """Batches of 6, a last one of 4; says when an epoch is over."""
 
@@ -362,14 +382,20 @@ def test_files_and_exports(photos, tmp_path):
     (tmp_path / "model.h5").unlink()  # Keras opens it; what `save` refuses is not begun
     with pytest.raises(ValueError, match="choose that ending"):
         model.save(str(tmp_path / "other.hdf5"))
-    assert not list(tmp_path.iterdir())
+    model.compile(LARS(0.1), run_eagerly=True)
+    checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "model.h5")
+    assert "choose that ending" in refused(model.fit, photos[0], batch_size=8, callbacks=[checkpoint])
+    assert int(model.step.numpy()) == 0 and not list(tmp_path.iterdir())
     features = model.predict(photos[0], verbose=0)
     model.export(tmp_path / "exported", verbose=False)
     exported = tf.saved_model.load(str(tmp_path / "exported"))
     np.testing.assert_allclose(exported.serve(photos[0].astype("float32")), features, **CLOSE)
 
 
-def test_double_precision(photos):
+@pytest.mark.parametrize("floatx", ["float32", "float64"])
+def test_double_precision(photos, floatx, request):
+    request.addfinalizer(lambda: keras.config.set_floatx("float32"))
+    keras.config.set_floatx(floatx)
     keras.config.set_dtype_policy("float64")
     model = build(num_classes=3, weight_ema=0.9)
     model.compile(LARS(0.1), run_eagerly=True)
