@@ -454,8 +454,12 @@ def test_protocols_of_a_folder_are_set_by_the_command_and_recorded(squares, caps
         "from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict("
         "{'steps': 9, 'learning_rates': (0.01,), 'batch_size': 9, 'fraction': 0.5})\n"
     )
-    finetune = ["--config", "settings.py", "--config.batch_size=8", "--steps", "3"]
+    finetune = ["--config", "settings.py", "--config.batch_size=8", "--steps", "3", "--save-to", "kept.keras"]
     assert cli.main(["evaluate", "finetune", *evaluate, *finetune]) == 0
+    assert "The classifier is in kept.keras." in capsys.readouterr().out
+    assert cli.main(["extract", "--model", "kept.keras", "--data", "data/test", "--out", "classes.npz"]) == 0
+    with np.load("classes.npz") as found:
+        assert found["features"].shape == (24, 2) and found["image_size"] == "28"
     first, second = map(json.loads, Path("r.jsonl").read_text().splitlines())
     images = {"image_size": 28, "short_side": 32, "resize": "blocks averaged, bicubic"}
     assert first["recipe"] == {
