@@ -4,6 +4,12 @@
     pip install imgviz
     python tools/make_stamps.py --stamps stamps/usr/share/tuxpaint/stamps --out stamps-set
 
+    keras-sslhsic pretrain --data stamps-set/unlabelled --image-size 64 --workdir runs/stamps
+    for encoder in encoder initial_encoder; do
+      keras-sslhsic evaluate segmentation --encoder runs/stamps/$encoder.keras --data stamps-set --crop-size 64 --steps 500 \\
+        --learning-rate 0.01 --head-width 0.25 --seeds 3 --work-dir runs/stamps/masks --out runs/stamps/results.jsonl
+    done
+
 Debian's stamps are under GPL-2: the set is made here, and not given away. The stamps of the test images, and the photograph
 under them, are in no other image. OUT/unlabelled has the images to pretrain on, of which those in OUT/train have masks.
 """

@@ -21,7 +21,7 @@ from keras_sslhsic import build_encoder
 from keras_sslhsic.encoders import Architecture, with_preprocessing
 from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.evaluation import PROTOCOLS
-from keras_sslhsic.evaluation.maps import VOID
+from keras_sslhsic.evaluation.maps import UNKNOWN, VOID
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -99,7 +99,9 @@ def main() -> None:
     # A part in full resolution: what is thin in the whole is less than a pixel wide where that is small.
     part = slice(200, 200 + options.side), slice(150, 150 + options.side * 4 // 3)
     write(options.out / "voc", "masks", voc["rgb"][part], numbered[part])
-    write(options.out / "camera", "depth", camera["rgb"], camera["depth"].astype(np.float32))
+    # Single pixels of a shelf half a metre away are as far as 79 m: the camera failed there.
+    depth = np.where(camera["depth"] < 3, camera["depth"], UNKNOWN).astype(np.float32)
+    write(options.out / "camera", "depth", camera["rgb"], depth)
     # Of stride 4, dilated 2: what is thin is a pixel or two wide.
     shape = Architecture((2, 2, 2), (16, 32, 64), bottleneck=False, stem_channels=16)
     network = resnet(shape, (None, None, 3), "small", "overfit")

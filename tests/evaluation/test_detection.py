@@ -217,16 +217,8 @@ def test_one_command_leads_from_an_encoder_to_average_precision(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     write_coco(tmp_path / "own", 2, with_masks)
     tiny(Architecture((1, 1, 1, 1), (16, 32, 64, 128), False, 16)).save("tiny.keras")
-    command = [
-        "evaluate",
-        "detection",
-        "--encoder",
-        "tiny.keras",
-        "--data",
-        "own",
-        "--engine",
-        sys.executable,
-    ]
+    command = ["evaluate", "detection", "--encoder", "tiny.keras", "--data", "own"]
+    command += ["--engine", sys.executable]
     command += ["--steps", "2", "--batch-size", "2", "--learning-rate", "0.01", "--image-size", "64"]
     command += ["--head-width", "0.05", "--work-dir", "work", "--out", "found.jsonl"]
     assert cli.main(command) == 0
@@ -237,4 +229,4 @@ def test_one_command_leads_from_an_encoder_to_average_precision(tmp_path, monkey
     assert result.recipe["engine"].startswith("tf-models-official 2.20") and result.num_test == 2
     monkeypatch.setattr(detection, "_run", None)  # what was measured is read back
     assert cli.main(command) == 0
-    assert results.same(*results.read("found.jsonl"))
+    assert len(results.read("found.jsonl")) == 1
