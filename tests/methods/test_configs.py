@@ -54,9 +54,8 @@ def test_the_command_line_lists_every_method_with_its_reference(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings(
-    "ignore::UserWarning"
-)  # what the config says for SSL-HSIC is left out, and views are tiny
+# What the config says for SSL-HSIC is left out, and views are tiny.
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_command_line_trains_every_method_by_its_name(tmp_path, monkeypatch, capsys):
     """With the default run's config, and on a folder with none; a network that is traced in no time, and what is the same for
     all methods, evaluation and drawing, left out."""
