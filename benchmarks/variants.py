@@ -4,7 +4,6 @@ What a part costs is the time of the whole step less the time of the step withou
 program the parts overlap, and no clock can be put between them.
 """
 
-import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import tensorflow as tf
 
 import keras_sslhsic
 from keras_sslhsic import losses, views
+from keras_sslhsic.runs import config as configs
 from keras_sslhsic.runs.build import build_model
 from keras_sslhsic.training import ema
 
@@ -72,10 +72,7 @@ def _tiny7(batch_size, target):
 
 def _small(batch_size, target):
     path = Path(__file__).parents[1] / "configs" / "fashion_small.py"
-    spec = importlib.util.spec_from_file_location("fashion_small", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    config = module.get_config()
+    config = configs.completed(configs.read(path))
     config.precision, config.model.target = keras.config.dtype_policy().name, target
     model = build_model(config, 78, tf.distribute.get_strategy())
     image = tf.TensorSpec([batch_size, 28, 28, 1], tf.uint8)

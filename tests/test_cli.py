@@ -39,7 +39,7 @@ def test_help_says_what_every_command_does(capsys):
             cli.main([*arguments, "--help"])
         assert stopped.value.code == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "one of depth, finetune, linear_features" in told
+    assert "one of depth, detection, finetune, linear_features" in told
     # Every setting of every protocol is a flag, said with its default and the protocols that have it.
     flags = {
         f"--{name.replace('_', '-')}" for p in PROTOCOLS.values() for name in (*p.settings, *p.needs.settings)
@@ -68,10 +68,10 @@ def test_help_says_what_every_command_does(capsys):
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.epochs=0"], "epochs must be at least 1, found 0"),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=1"], "A batch of 1 image: HSIC"),
         (["evaluate"], "Give either --run"),
-        (["evaluate", "--run", ".", "--data", "cifar10"], "--data goes with one protocol: name one of depth, finetune, linear"),
+        (["evaluate", "--run", ".", "--data", "cifar10"], "--data goes with one protocol: name one of depth, detection"),
         (["evaluate", "--run", ".", "--epochs", "3", "--k", "7"], "--epochs, --k go with one protocol"),
-        (["evaluate", "--encoder", "r18_fashion"], "Give a protocol with --encoder: one of depth, finetune, linear"),
-        (["evaluate", "svm", "--encoder", "r18_fashion"], "Unknown protocol 'svm': there are depth, finetune, linear"),
+        (["evaluate", "--encoder", "r18_fashion"], "Give a protocol with --encoder: one of depth, detection, finetune"),
+        (["evaluate", "svm", "--encoder", "r18_fashion"], "Unknown protocol 'svm': there are depth, detection"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--k", "x"], "k must be an integer, found 'x'"),
         (["evaluate", "transfer", "--encoder", "r18_fashion", "--train-split", "x"], "transfer has no --train-split"),
         (["evaluate", "all", "--encoder", "r18_fashion", "--epochs", "1", "--k", "3", "--data", "nowhere", "--image-size", "9"],

@@ -163,6 +163,7 @@ TINY = {
     "epochs": 2,
     "batch_size": 4,
     "steps_per_execution": 1,
+    "chunks": 1,
     "precision": "mixed_bfloat16",
     "method": "ssl_hsic",
     "encoder": {"name": "r18_1x", "width": 0.03, "input_shape": (8, 8, 1)},

@@ -60,8 +60,8 @@ def suited(config: ConfigDict, before: ConfigDict | None = None, say: Say = prin
     """
     given = config.to_dict()
     _check("", schema.fields_of(schema.Run), given)
-    for name in ("batch_size", "epochs"):
-        checks.integer(name, given.get(name), 1, optional=True)
+    for name in {"batch_size", "epochs"} & given.keys():
+        checks.integer(name, given[name], 1)
     said = given.get("views", {})
     size = said["size"] if isinstance(said, dict) and [*said] == ["size"] else None
     if "encoder" in given or (said != {} and size is None):

@@ -116,7 +116,7 @@ RESIZING = {
 
 
 @pytest.mark.parametrize("kind", RESIZING)
-@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("normalise", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_images_of_any_size_are_resized_as_the_model_does(kind, normalise, real_images, tmp_path):
     options = dict(RESIZING[kind])
     maps, twice = options.pop("maps", False), options.pop("twice", False)

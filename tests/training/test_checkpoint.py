@@ -65,7 +65,14 @@ def test_keeps_the_last_and_leaves_nothing_half_written(compiled, images, labels
     assert sorted(os.listdir(tmp_path)) == ["checkpoint-000003.npz", "checkpoint-000004.npz"]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "altered", "empty"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param("truncated", marks=pytest.mark.slow),
+        "altered",
+        pytest.param("empty", marks=pytest.mark.slow),
+    ],
+)
 def test_damaged_checkpoint_gives_way_to_the_one_before(compiled, images, labels, tmp_path, damage):
     fit(compiled(), images, labels, 2, tmp_path)
     newest = tmp_path / "checkpoint-000002.npz"

@@ -89,7 +89,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("target", [True, False])
+@pytest.mark.parametrize("target", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_replicas_equal_one_device(replicas, name, target):
@@ -113,6 +113,7 @@ def test_the_scale_of_the_gradient_is_that_of_the_global_batch():
     assert history["grad_norm"][0] > np.linalg.norm(moved[1])
 
 
+@pytest.mark.slow
 def test_lars_with_a_schedule():
     """The rate is that of the step on every replica, and so the weights are those of one device."""
     rate = keras.optimizers.schedules.CosineDecay(0.5, decay_steps=STEPS)
@@ -122,6 +123,7 @@ def test_lars_with_a_schedule():
     assert_same(two, one)
 
 
+@pytest.mark.slow
 def test_steps_per_execution_changes_nothing():
     one = train(1, LOSSES["features"](), True)
     many = train(1, LOSSES["features"](), True, steps_per_execution=3)

@@ -150,7 +150,8 @@ def test_every_argument_is_in_the_config(tiny_model):
         assert arguments <= set(tiny_model().get_config())
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_is_close_to_float32(tiny_model, images, policy):
     ends = {}
     for precision in ("float32", policy):

@@ -111,7 +111,7 @@ def test_a_second_fit_that_is_interrupted_goes_on_exactly(tiny_model, images, tm
         np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("epochs", [(2, 1), (3,)])
+@pytest.mark.parametrize("epochs", [(2, 1), pytest.param((3,), marks=pytest.mark.slow)])
 def test_a_schedule_that_is_over_is_said_once(tiny_model, images, epochs):
     model = tiny_model()
     model.compile(LARS(schedules.warmup_cosine(0.5, 6, 2)))
@@ -196,7 +196,7 @@ def accumulating(optimizer, wrapped, **arguments):
     return keras.optimizers.LossScaleOptimizer(optimizer) if wrapped else optimizer
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("wrapped", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("optimizer", [LARS, keras.optimizers.SGD])
 def test_averages_follow_updates_of_the_weights(tiny_model, images, optimizer, wrapped):
     model = tiny_model(weight_ema=0.5)
@@ -233,7 +233,8 @@ def test_a_step_that_a_loss_scale_skips_moves_no_average(tiny_model, images):
     assert not moved(before[-3:], model.encoder.trainable_weights)
 
 
-@pytest.mark.parametrize("wrapped", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("wrapped", [False, True])
 def test_replicas_accumulate_as_one_device(wrapped, images):
     crops = tf.data.Dataset.from_tensor_slices({"view1": images, "view2": images[:, ::-1]}).batch(8, True)
     ends = []
@@ -301,7 +302,7 @@ def test_losses_of_layers_are_added_once(replicas, adds, images):
         assert logged["with"] - logged["without"] == pytest.approx(0.5 * np.sum(kernel**2), rel=1e-4)
 
 
-@pytest.mark.parametrize("weight_ema", [None, 0.9])
+@pytest.mark.parametrize("weight_ema", [pytest.param(None, marks=pytest.mark.slow), 0.9])
 def test_evaluation_adds_what_layers_add(images, weight_ema):
     found = []
     for regularizer in (None, keras.regularizers.L2(0.5)):
