@@ -46,8 +46,8 @@ def test_help_says_what_every_command_does(capsys):
     }
     assert all(flag in told for flag in flags)
     assert (
-        "updates, instead of epochs (default: 7500 (depth); 30000 (segmentation); 20000 (transfer_finetune)) "
-        "[depth, finetune, segmentation, transfer_finetune]" in told
+        "updates, instead of epochs (default: 7500 (depth); 22500 (detection); 30000 (segmentation); 20000 "
+        "(transfer_finetune)) [depth, detection, finetune, segmentation, transfer_finetune]" in told
     )
 
 

@@ -217,7 +217,7 @@ def engine_of(given: str | os.PathLike | None) -> Path:
 
 _SETTINGS = SEED | {
     "learning_rate": Setting(positive, "the largest one, for the batch size", "0.3"),
-    "steps": Setting(natural, "updates, instead of epochs", "22,500"),
+    "steps": Setting(natural, "updates, instead of epochs", "22500"),
     "batch_size": Setting(natural, "images a step", "64"),
     "image_size": Setting(natural, f"side of the square that images are fitted into, a multiple of {_SIDE}", "1024"),
     "head_width": Setting(positive, "factor on the channels of the new layers", "1"),
