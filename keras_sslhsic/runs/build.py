@@ -36,7 +36,7 @@ def build_model(
     """The compiled trainer that a config describes; equal seeds give equal weights.
 
     Args:
-        config: of a run.
+        config: of a run, with all of its fields (`config.completed`).
         steps_per_epoch: batches in an epoch of its data.
         machines: the strategy to build it under.
         init: an encoder to start from, as `load_pretrained` takes it, in the place of `config.encoder`.

@@ -38,7 +38,7 @@ def test_it_builds_and_takes_a_step(path):
     settings = config.load(path, [*SMALL, *large])
     with settings.unlocked():
         settings.encoder.update({"width": 0.05, "input_shape": (None, None, 3), "stem": "small"})
-    model = build.build_model(settings, steps_per_epoch=1, machines=strategy("one"))
+    model = build.build_model(config.completed(settings), steps_per_epoch=1, machines=strategy("one"))
     assert type(model) is methods.METHODS[path.stem] and type(model.objective) is model.default_loss
     images = np.random.default_rng(0).integers(0, 256, (8, 20, 20, 3), np.uint8)
     history = model.fit(images, batch_size=8, verbose=0).history
