@@ -551,6 +551,12 @@ class Trainer(EncodingModel):
         given = keras.tree.flatten(callbacks or [])
         if wrong := [one for one in given if not isinstance(one, keras.callbacks.Callback)]:
             raise ValueError(f"callbacks must be objects of keras.callbacks.Callback, found {wrong[0]!r}.")
+        if any(isinstance(one, keras.callbacks.BackupAndRestore) for one in given):
+            warnings.warn(
+                "keras.callbacks.BackupAndRestore goes on with the order of images that the first epoch had: use "
+                "keras_sslhsic.callbacks.Checkpoint, which goes on as if nothing had stopped.",
+                stacklevel=3,
+            )
         for callback in given:
             if isinstance(callback, keras.callbacks.ModelCheckpoint) and not callback.save_weights_only:
                 self._refuse_hdf5(callback.filepath)  # now, not after an epoch

@@ -373,6 +373,14 @@ def test_one_callback_and_validation_in_some_epochs(photos):
     model.predict(photos[0], verbose=0, callbacks=told)
 
 
+def test_a_backup_that_goes_on_otherwise_is_warned_of(photos, tmp_path):
+    model = build(target=False)
+    model.compile(LARS(0.1), run_eagerly=True)
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+    with pytest.warns(UserWarning, match=r"use keras_sslhsic\.callbacks\.Checkpoint"):
+        model.fit(photos[0], batch_size=16, verbose=0, callbacks=[backup])
+
+
 def test_files_and_exports(photos, tmp_path):
     model = build()
     with pytest.raises(ValueError, match=r"SSLHSIC is saved to NAME\.keras, found an HDF5 file"):
