@@ -143,7 +143,7 @@ class Trainer(EncodingModel):
             steps_per_execution: training steps in one call of the device program.
             run_eagerly: run without a graph, for debugging.
             chunks: parts of the batch, or of each replica's share, that go through the networks one after the other; the loss
-                is that of the whole batch: its gradient in the memory of a part, in about 4/3 of the time. The statistics of
+                is that of the whole batch: its gradient in the memory of a part, for one more forward pass. The statistics of
                 BatchNorm are then those of a part. See `training.chunks`.
             **others: of Keras, with the value that stands for nothing there.
 
