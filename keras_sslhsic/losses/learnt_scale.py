@@ -34,7 +34,7 @@ class LearntScale:
         self.variable = keras.Variable(
             scale, trainable=False, dtype="float32", aggregation="only_first_replica", name="kernel_scale"
         )
-        self.variable.constraint = lambda value: tf.maximum(value, kernels.MIN_SCALE)
+        self.variable.constraint = _AtLeast()
         self.optimizer = keras.optimizers.deserialize(optimizer) if optimizer else keras.optimizers.Adam(3e-4)
         compat.prepare_optimizer(self.optimizer, [self.variable])
 
@@ -51,3 +51,10 @@ class LearntScale:
             entropy = kernels.scale_entropy(kernel.with_scale(scale), z)
         gradients = compat.sum_over_replicas([-tape.gradient(entropy, scale) / replicas.num_replicas()])
         self.optimizer.apply(gradients)
+
+
+class _AtLeast(keras.constraints.Constraint):
+    """Keras before 3.14 takes no function."""
+
+    def __call__(self, w: tf.Tensor) -> tf.Tensor:
+        return tf.maximum(w, kernels.MIN_SCALE)
