@@ -63,7 +63,8 @@ class SwAVLoss(Objective):
 
     def build(self, size: int) -> None:
         """Makes the prototypes and the count of steps."""
-        first = unit_norm(keras.random.normal([self.num_prototypes, size]))
+        # An initializer follows set_random_seed in every Keras; the stream of keras.random goes on after it in older ones.
+        first = unit_norm(keras.initializers.RandomNormal(stddev=1.0)([self.num_prototypes, size]))
         self._state = [
             keras.Variable(first, dtype="float32", aggregation="only_first_replica", name="prototypes"),
             keras.Variable(
