@@ -24,18 +24,21 @@ from keras_sslhsic.evaluation import PROTOCOLS
 from keras_sslhsic.evaluation.maps import UNKNOWN, VOID
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# Of the photograph in a batch: one alone, in other colours at each step, is not what the moving averages of a BatchNormalization hold.
+COPIES = 4
 
 
 def write(folder: Path, kind: str, pixels: np.ndarray, target: np.ndarray) -> None:
     """The same image and map to train and to test on."""
-    for split in ("train", "test"):
+    for split, copies in (("train", COPIES), ("test", 1)):
         for name in ("images", kind):
             (folder / split / name).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(folder / split / "images/photograph.png")
-        if kind == "masks":
-            Image.fromarray(target).save(folder / split / kind / "photograph.png")
-        else:
-            np.save(folder / split / kind / "photograph.npy", target)
+        for copy in range(copies):
+            Image.fromarray(pixels).save(folder / split / f"images/photograph{copy}.png")
+            if kind == "masks":
+                Image.fromarray(target).save(folder / split / kind / f"photograph{copy}.png")
+            else:
+                np.save(folder / split / kind / f"photograph{copy}.npy", target)
 
 
 def lengths_of_runs(mask: np.ndarray) -> list[int]:
@@ -84,7 +87,7 @@ def detect(out: Path, engine: str, steps: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--side", type=int, default=96, help="short side of the images")
     parser.add_argument("--engine", help="Python of an environment with tf-models-official: detection alone")
     options = parser.parse_args()
@@ -111,7 +114,7 @@ def main() -> None:
         crop = (options.side, options.side * 4 // 3)
         splits = protocol.needs.load(str(options.out / folder), crop_size=crop, short_side=options.side)
         result = protocol.run(
-            encoder, splits, steps=options.steps, batch_size=1, learning_rates=rate, weight_decays=0.0, seeds=1,
+            encoder, splits, steps=options.steps, batch_size=COPIES, learning_rates=rate, weight_decays=0.0, seeds=1,
             head_width=width, work_dir=str(options.out),
         )  # fmt: skip
         print(name, *(f"{measure.metric} {measure.value:.3f}" for measure in result.measures()))
