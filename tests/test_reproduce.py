@@ -18,12 +18,12 @@ def _in_the_project(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-def record(file, changes, seed, holdout, accuracy):
+def record(file, changes, seed, holdout, accuracy, num_test=2000):
     """Adds what a training of that accuracy would leave."""
     settings = reproduce.settings_of(
         SMALL, {**reproduce._SMALL, **changes, "seed": seed, "data.holdout": holdout}
     )
-    results = [{"label": label, "value": accuracy} for label in reproduce.LABELS]
+    results = [{"label": label, "value": accuracy, "num_test": num_test} for label in reproduce.LABELS]
     trials.add(file, {"seed": seed, "results": results, "settings": trials.plain(settings)})
 
 
@@ -78,19 +78,21 @@ def test_a_choice_is_made_on_held_out_images_and_trends_are_paired(tmp_path):
         record(file, {**anew.small, "loss.gamma": 1.0}, seed, 0.0, ours)
         if theirs is not None:
             record(file, {**once.small, "loss.gamma": 1.0}, seed, 0.0, theirs)
-    assert set(reproduce.records_of(file, anew)) == {1, 2, 3} and set(reproduce.records_of(file, once)) == {
-        1,
-        2,
-    }
+    # Not a pair: measured on other test images.
+    record(file, {**once.small, "loss.gamma": 1.0}, 3, 0.0, 0.5, num_test=10_000)
+    assert set(reproduce.records_of(file, anew)) == {1, 2, 3} == set(reproduce.records_of(file, once))
     trend = next(reproduce.trends(of, file))
     assert trend.differences == pytest.approx((10.0, 9.0))
     mean, half = trials.interval(trend.differences)
     assert (mean, half) == (pytest.approx(9.5), pytest.approx(12.706 * 0.5, rel=1e-3))
     assert trend.verdict == "shown"
     lines = list(reproduce.small_lines(of, file))
-    assert any(line.startswith("| drawn anew, 64 features | ") and "| 3 |" in line for line in lines)
+    assert any(line.startswith("| drawn anew, 64 features | ") and "| 3 | 2,000 |" in line for line in lines)
+    assert any(
+        line.startswith("| drawn once, 64 features | ") and "| 2,000 and 10,000 |" in line for line in lines
+    )
     # One process goes on with what another has written.
-    assert len(trials.load(file)) == 8
+    assert len(trials.load(file)) == 9
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from scipy import stats
 
+from keras_sslhsic.data.bundled import Arrays
 from keras_sslhsic.data.sources import bundled_splits, source
 from keras_sslhsic.evaluation.compare import compare
 from keras_sslhsic.runs import build, config
@@ -39,7 +40,10 @@ class Clock(keras.callbacks.Callback):
 
 
 def train(
-    settings: ConfigDict, evals: Evals, look: Callable[[keras.Model], Record] = lambda model: {}
+    settings: ConfigDict,
+    evals: Evals,
+    look: Callable[[keras.Model], Record] = lambda model: {},
+    test: Arrays | None = None,
 ) -> Record:
     """Trains as a config says, and measures.
 
@@ -47,6 +51,7 @@ def train(
         settings: of a run on the bundled images.
         evals: as `evaluation.compare.compare` takes them. Where images are held out they are measured on, by kNN alone.
         look: what else is asked of the trained model, for the record.
+        test: images and labels in the place of the bundled test images.
 
     Returns:
         "results", and of a training that did not diverge "last", what was logged in the end, "step_seconds" and "state_bytes".
@@ -63,7 +68,7 @@ def train(
     except FloatingPointError:
         return {"results": []}
     return {
-        "results": measured(model.serving_encoder(), settings, evals),
+        "results": measured(model.serving_encoder(), settings, evals, test),
         "last": {name: round(float(values[-1]), 6) for name, values in fitted.history.items()},
         "step_seconds": round(clock.seconds, 5),
         "state_bytes": sum(v.numpy().nbytes for v in state.variables(model).values()),
@@ -71,11 +76,13 @@ def train(
     }
 
 
-def measured(encoder: Any, settings: ConfigDict, evals: Evals) -> list[dict[str, Any]]:
+def measured(
+    encoder: Any, settings: ConfigDict, evals: Evals, test: Arrays | None = None
+) -> list[dict[str, Any]]:
     """Results of an encoder; see `train`."""
-    fit, test = bundled_splits(settings.data.holdout)
+    fit, apart = bundled_splits(settings.data.holdout)
     evals = {"knn": evals["knn"]} if settings.data.holdout else evals
-    splits = {"train": fit, "test": test}
+    splits = {"train": fit, "test": apart if settings.data.holdout or test is None else test}
     found = compare({settings.name: encoder}, evals, splits, data="bundled", seed=settings.seed)
     return [result.to_dict() for result in found]
 
@@ -83,6 +90,11 @@ def measured(encoder: Any, settings: ConfigDict, evals: Evals) -> list[dict[str,
 def value(record: Record, label: str) -> float:
     """What an evaluation measured, in percent; that of a training that diverged is below all others."""
     return next((100 * found["value"] for found in record["results"] if found["label"] == label), -1.0)
+
+
+def num_test(record: Record) -> int:
+    """How many images measured a training; 0 of one that diverged."""
+    return max((found["num_test"] for found in record["results"]), default=0)
 
 
 def load(file: Path) -> list[Record]:
