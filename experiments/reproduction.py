@@ -3,7 +3,7 @@
     python experiments/reproduction.py            make what the records lack: claims, then trainings (eight hours)
     python experiments/reproduction.py --plot     write the section of docs/reproduction.md, and its chart, from the records
 
-What is run, and how a choice is made on held-out images, stands in `keras_sslhsic.runs.reproduce`. A line of
+What is run stands in `keras_sslhsic.runs.tables`, how a choice is made on held-out images in `.reproduce`. A line of
 experiments/reproduction.jsonl is one training or one claim: a stopped experiment goes on where it was, and several
 processes with other --seeds may work at once.
 """
@@ -20,7 +20,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 import pages
 
 from keras_sslhsic import pictures
-from keras_sslhsic.runs import claims, reproduce, trials
+from keras_sslhsic.runs import claims, reproduce, tables, trials
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ def plot() -> None:
     ]
     lines += claims.lines(claims.recorded(RECORDS))
     trends = []
-    for of in reproduce.TABLES:
+    for of in tables.TABLES:
         where = f" (table {of.number})" if of.number else ""
         lines += ["", f"### {of.title}{where}", "", f"`keras-sslhsic reproduce {of.name}`", ""]
         lines += reproduce.small_lines(of, RECORDS)
@@ -84,7 +84,7 @@ def main() -> None:
     if not options.plot:
         claims.recorded(RECORDS, run=True)
         for seed in map(int, options.seeds.split(",")):
-            for of in reproduce.TABLES:
+            for of in tables.TABLES:
                 reproduce.run_small(of, RECORDS, [seed])
     plot()
 

@@ -567,7 +567,7 @@ def _report(options: argparse.Namespace) -> None:
 
 def _reproduce(options: argparse.Namespace) -> None:
     _few_threads_an_operation()
-    from keras_sslhsic.runs import claims, reproduce
+    from keras_sslhsic.runs import claims, reproduce, tables
 
     if not re.fullmatch(r"\d+(,\d+)*", options.seeds):
         raise ValueError(f"--seeds are integers such as 1,2,3, found {options.seeds!r}.")
@@ -578,7 +578,7 @@ def _reproduce(options: argparse.Namespace) -> None:
     if options.table == "claims":
         print("\n".join(claims.lines(claims.recorded(records, run=True))))
         return
-    of = reproduce.table(options.table)
+    of = tables.table(options.table)
     if options.scale == "small":
         reproduce.run_small(of, records, seeds)
         print("\n".join(reproduce.small_lines(of, records)))

@@ -7,8 +7,9 @@ import pytest
 
 from keras_sslhsic import cli
 from keras_sslhsic.evaluation import paper
-from keras_sslhsic.runs import claims, config, reproduce, trials
-from keras_sslhsic.runs.reproduce import HELD_OUT, SMALL, TABLES, Trend
+from keras_sslhsic.runs import claims, config, reproduce, tables, trials
+from keras_sslhsic.runs.reproduce import HELD_OUT, SMALL, Trend
+from keras_sslhsic.runs.tables import TABLES
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,28 +37,26 @@ def test_every_row_is_a_config_at_both_scales():
         for row in of.rows:
             large = reproduce.settings_of(row.base, row.large)
             config.check(large)
-            if row.base == reproduce.LARGE:
+            if row.base == tables.LARGE:
                 assert large.data.name == "imagenet2012" and large.epochs in (100, 1000)
             for choice in row.choices if row.small is not None else ():
                 small = reproduce.settings_of(SMALL, {**reproduce._SMALL, **row.small, **choice, "seed": 1})
                 config.check(small)
                 assert (small.data.source, small.epochs) == ("bundled", 8)
     # The ablations' conditions: neither target network nor, of kernels, random features.
-    for row in reproduce.table("kernels").rows:
+    for row in tables.table("kernels").rows:
         settings = reproduce.settings_of(row.base, row.large)
         assert (settings.model.target, settings.loss.num_features, settings.epochs) == (False, None, 100)
-    info_nce = reproduce.settings_of(
-        SMALL, {**reproduce._SMALL, **reproduce.table("regulariser").rows[1].small}
-    )
+    info_nce = reproduce.settings_of(SMALL, {**reproduce._SMALL, **tables.table("regulariser").rows[1].small})
     assert (info_nce.loss.name, info_nce.model.target) == ("info_nce", False)
 
 
 def test_the_rows_are_those_of_the_paper():
     for number, name in (("8a", "regulariser"), ("8b", "features"), ("8c", "batch"), ("8d", "outputs")):
-        of = reproduce.table(name)
+        of = tables.table(name)
         [printed] = [one for one in paper.TABLES if one.number == number]
         assert [row.name for row in of.rows] == list(printed.rows) and of.number == number
-    assert reproduce.of_paper(reproduce.table("kernels"))["SSL-HSIC, linear kernel"] == 65.27
+    assert reproduce.of_paper(tables.table("kernels"))["SSL-HSIC, linear kernel"] == 65.27
     for of in TABLES:
         names = {row.name for row in of.rows}
         if of.number:
@@ -68,7 +67,7 @@ def test_the_rows_are_those_of_the_paper():
 
 
 def test_a_choice_is_made_on_held_out_images_and_trends_are_paired(tmp_path):
-    file, of = tmp_path / "records.jsonl", reproduce.table("fixed")
+    file, of = tmp_path / "records.jsonl", tables.table("fixed")
     anew, once = of.rows[:2]
     assert reproduce.chosen(file, anew) is None and reproduce.records_of(file, anew) == {}
     for choice, accuracy in zip(anew.choices, (0.6, 0.8, 0.7), strict=True):

@@ -24,7 +24,7 @@ from keras_sslhsic.evaluation import PROTOCOLS
 from keras_sslhsic.evaluation.maps import UNKNOWN, VOID
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# Of the photograph in a batch: one alone, in other colours at each step, is not what the moving averages of a BatchNormalization hold.
+# In a batch: of one alone, in other colours at each step, the moving averages of BatchNormalization are not those of a test.
 COPIES = 4
 
 
