@@ -218,7 +218,8 @@ def test_the_program_computes_and_says_nothing_of_graphics_cards(tmp_path):
         Image.fromarray(pixels).save(tmp_path / "photos" / f"{i}.png")
     command = ["extract", "--model", "r18_fashion", "--data", "photos", "--out", "features.npz"]
     done = subprocess.run(
-        [sys.executable, "-m", "keras_sslhsic_command", *command],
+        # Which begins keras_sslhsic_command.
+        [sys.executable, "-m", "keras_sslhsic", *command],
         capture_output=True, text=True, cwd=tmp_path, check=True, env=_environment(),
     )  # fmt: skip
     assert "3 rows in features.npz, 3 of them computed now, of images of 28 pixels." in done.stdout
