@@ -170,7 +170,7 @@ TABLES: tuple[Table, ...] = (
                 "InfoNCE",
                 _ABLATION | {"loss.name": "info_nce", "loss.temperature": 0.1},
                 _ALONE | {"loss.name": "info_nce"},
-                tuple({"loss.temperature": temperature} for temperature in (0.1, 0.2, 0.5)),
+                tuple({"loss.temperature": temperature} for temperature in (0.05, 0.1, 0.2, 0.5)),
             ),
         ),
         (("SSL-HSIC", "InfoNCE"),),
