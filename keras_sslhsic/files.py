@@ -166,12 +166,13 @@ def replaced_folder(target: str | os.PathLike, keep: bool = False) -> Iterator[P
     Of a link, it is the folder that it leads to. With `keep`, files of the earlier folder that the new one has not are kept.
 
     Raises:
-        OSError: if it cannot be written; the message names it.
+        OSError: if it cannot be written, or is no folder; the message names it.
         ValueError: if it is the current folder, or the current one lies in it.
     """
     target = _destination(target)
     if Path.cwd().is_relative_to(target):
         raise ValueError(f"{display(target)} holds the current folder and would be replaced: leave it first.")
+    _check_folder(target)
     with _beside(target, "partial") as new:
         new.mkdir()
         yield new
@@ -243,6 +244,8 @@ def check_writable(target: str | os.PathLike, folder: bool = False) -> None:
     target = Path(target).absolute()
     if target.is_dir() and not folder:
         raise IsADirectoryError(f"{display(target)} is a folder: give the name of a file.")
+    if folder:
+        _check_folder(target)
     above = next(parent for parent in target.parents if parent.exists() or parent.is_symlink())
     with named(target):
         try:
@@ -251,6 +254,11 @@ def check_writable(target: str | os.PathLike, folder: bool = False) -> None:
         except OSError as error:
             error.filename = None  # of a temporary file
             raise
+
+
+def _check_folder(target: Path) -> None:
+    if target.exists() and not target.is_dir():
+        raise NotADirectoryError(f"{display(target)} is a file: give the name of a folder.")
 
 
 @contextlib.contextmanager

@@ -226,7 +226,10 @@ def network_to_train(model: keras.Model, mean: Sequence[float], std: Sequence[fl
     spec = model.spec if isinstance(model, Encoder) else unlabelled.of_with_preprocessing(model)
     advice = "as in dataclasses.replace(keras_sslhsic.views.get(views), mean={}, std={})."
     if spec is None:
-        if unlabelled.normalises(model) and np.any(mean):
+        if not unlabelled.normalises(model):
+            if np.any(mean) or not np.allclose(std, 1 / 255):
+                unlabelled.note_normalised(model)
+        elif np.any(mean):
             warnings.warn(
                 f"{model.name} normalises its images itself, and is given normalised ones: give views that leave pixels in "
                 "[0, 255], if it reads those, " + advice.format((0.0,) * len(mean), (1 / 255,) * len(std)),
@@ -310,7 +313,8 @@ def with_preprocessing(
 
 
 def resized(encoder: Encoder, size: int, antialias: bool = False) -> Encoder:
-    """The same encoder for images of any size, which are resized to [size, size] first; it shares the weights.
+    """The same encoder for images of any size, which are resized to [size, size] first; it shares the weights, and what is
+    known of them (`entry`).
 
     Raises:
         ValueError: if the encoder reads images of another size alone, or its network is not known.
@@ -323,4 +327,6 @@ def resized(encoder: Encoder, size: int, antialias: bool = False) -> Encoder:
         )
     spec.size_for(size)
     network = encoder.get_layer(spec.network)
-    return with_preprocessing(network, spec.mean, spec.std, size, antialias, encoder.name, size)
+    of_any_size = with_preprocessing(network, spec.mean, spec.std, size, antialias, encoder.name, size)
+    of_any_size.entry = encoder.entry
+    return of_any_size
