@@ -28,9 +28,12 @@ def main() -> int:
     assert spec is not None and spec.loader is not None
     package = sys.modules["keras_sslhsic"] = importlib.util.module_from_spec(spec)
     run = spec.loader.exec_module
-    from keras_sslhsic import cli
+    try:
+        from keras_sslhsic import cli
 
-    return cli.main(prepare=lambda: run(package))
+        return cli.main(prepare=lambda: run(package))
+    except KeyboardInterrupt:  # before the command began
+        return 130
 
 
 if __name__ == "__main__":
