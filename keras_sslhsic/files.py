@@ -172,7 +172,8 @@ def replaced_folder(target: str | os.PathLike, keep: bool = False) -> Iterator[P
     target = _destination(target)
     if Path.cwd().is_relative_to(target):
         raise ValueError(f"{display(target)} holds the current folder and would be replaced: leave it first.")
-    _check_folder(target)
+    if target.exists() and not target.is_dir():
+        raise NotADirectoryError(f"{display(target)} is a file: give the name of a folder.")
     with _beside(target, "partial") as new:
         new.mkdir()
         yield new
@@ -244,8 +245,6 @@ def check_writable(target: str | os.PathLike, folder: bool = False) -> None:
     target = Path(target).absolute()
     if target.is_dir() and not folder:
         raise IsADirectoryError(f"{display(target)} is a folder: give the name of a file.")
-    if folder:
-        _check_folder(target)
     above = next(parent for parent in target.parents if parent.exists() or parent.is_symlink())
     with named(target):
         try:
@@ -254,11 +253,6 @@ def check_writable(target: str | os.PathLike, folder: bool = False) -> None:
         except OSError as error:
             error.filename = None  # of a temporary file
             raise
-
-
-def _check_folder(target: Path) -> None:
-    if target.exists() and not target.is_dir():
-        raise NotADirectoryError(f"{display(target)} is a file: give the name of a folder.")
 
 
 @contextlib.contextmanager
