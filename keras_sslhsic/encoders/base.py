@@ -226,10 +226,7 @@ def network_to_train(model: keras.Model, mean: Sequence[float], std: Sequence[fl
     spec = model.spec if isinstance(model, Encoder) else unlabelled.of_with_preprocessing(model)
     advice = "as in dataclasses.replace(keras_sslhsic.views.get(views), mean={}, std={})."
     if spec is None:
-        if not unlabelled.normalises(model):
-            if np.any(mean) or not np.allclose(std, 1 / 255):
-                unlabelled.note_normalised(model)
-        elif np.any(mean):
+        if unlabelled.normalises(model) and np.any(mean):
             warnings.warn(
                 f"{model.name} normalises its images itself, and is given normalised ones: give views that leave pixels in "
                 "[0, 255], if it reads those, " + advice.format((0.0,) * len(mean), (1 / 255,) * len(std)),

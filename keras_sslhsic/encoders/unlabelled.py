@@ -6,6 +6,7 @@ of pixels, and what `with_preprocessing` of those versions wrote tells its norma
 """
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -58,9 +59,11 @@ def normalises(model: keras.Model) -> bool:
     return False
 
 
-def note_normalised(network: keras.Model) -> None:
-    """Notes that a network is trained on normalised images, for `refuse_bare`."""
-    _given_normalised.add(network)
+def note_trained(network: keras.Model, mean: Sequence[float], std: Sequence[float]) -> None:
+    """Notes, for `refuse_bare`, that a network is trained on images normalised by a mean and a standard deviation."""
+    of_pixels = not np.any(mean) and np.allclose(std, 1 / 255)
+    if not (of_pixels or normalises(network)):
+        _given_normalised.add(network)
 
 
 def refuse_bare(model: keras.Model) -> None:

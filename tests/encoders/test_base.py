@@ -169,8 +169,11 @@ def test_a_network_of_ones_own_that_is_trained_is_no_encoder_of_pixels(tmp_path)
 
     own, images = network(), pixels(2, 8, 8, 3)
     assert extract_features(own, images).shape == (2, 2)
-    model = keras_sslhsic.SSLHSIC(own, projector_hidden=4, projection_dim=4, views=views.small_image(8))
+    model = keras_sslhsic.SSLHSIC(
+        own, projector_hidden=4, projection_dim=4, views=views.small_image(8), weight_ema=0.9
+    )
     for door in (
+        lambda: extract_features(model.evaluation_encoder, images),
         lambda: extract_features(own, images),
         lambda: encoder_of(own),
         lambda: keras_sslhsic.export_saved_model(model.encoder, tmp_path / "served"),
