@@ -159,7 +159,7 @@ def test_files_that_may_not_be_looked_at_are_broken_files(zoo, monkeypatch):
         return refuse
 
     before = inspect_folder(path)
-    lost = next((path / "dog").glob("*.png"))
+    lost = path / "dog" / "gray.bmp"
     size = lost.stat().st_size
     monkeypatch.setattr(files, "open_regular", denied(opened))
     monkeypatch.setattr(inspect.os, "stat", denied(looked_at))
