@@ -133,7 +133,10 @@ def _explain(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"{display(error.filename)}: {error.strerror}."
     if _is_op_error(error):  # the reason, its type, and a traceback of what a pipeline ran
-        where = r"^(\{\{.*?\}\} )?(Error in user-defined function .*? Iterator::\S+: )?[\w.]+: "
+        graph = r"Graph execution error:\n(.*\n)*?<stack traces unavailable>\n"
+        where = (
+            rf"^({graph})?(\{{\{{.*?\}}\}} )?(Error in user-defined function .*? Iterator::\S+: )?[\w.]+: "
+        )
         return re.sub(where, "", str(error).split("\nTraceback")[0])
     return str(error)
 
@@ -393,7 +396,10 @@ def _image_size(parser: argparse.ArgumentParser, what: str) -> None:
 def _override(parser: argparse.ArgumentParser, argument: str, options: argparse.Namespace) -> str:
     """`epochs=5` of `--config.epochs=5`."""
     given = getattr(options, "config", None) or options.command in ("pretrain", "reproduce")
-    if not given or not argument.startswith("--config.") or "=" not in argument:
+    changes_field = argument.startswith("--config.") and "=" in argument
+    if changes_field and not given and hasattr(options, "config"):
+        parser.error(f"{argument} changes a field of a config: name the file with --config")
+    if not changes_field or not given:
         parser.error(
             f"unrecognized argument: {argument} (fields of a config are changed with --config.FIELD=VALUE)"
         )
@@ -435,8 +441,15 @@ def _run_config(options: argparse.Namespace) -> Any:
     going_on = options.resume and (Path(options.workdir) / folder.CONFIG).exists()
     before = folder.load_config(options.workdir) if going_on else None
     if not (options.config or options.data or before):
+        there = (Path(options.workdir) / folder.CONFIG).exists()
+        shown, found = display(options.workdir), ""
+        if options.resume:
+            found = f"{shown} holds no run to go on with: name the folder of one. To begin one, say"
+        elif there:
+            found = f"{shown} holds a run: add --resume to go on with it. To begin another, say"
         raise ValueError(
-            "Say what to train on: --data with a folder of images or a data set of TensorFlow Datasets, or --config."
+            f"{found or 'Say'} what to train on: --data with a folder of images or a data set of TensorFlow Datasets, or "
+            "--config."
         )
     flags = {"method": options.method, "epochs": options.epochs, "init": options.init}
     overrides = [f"{name}={value!r}" for name, value in flags.items() if value is not None]
@@ -453,8 +466,15 @@ def _run_config(options: argparse.Namespace) -> Any:
         settings.name = Path(options.workdir).name
     if options.image_size:
         overrides.append(f"views.size={options.image_size}")
+
+    def say(line: str) -> None:
+        """A line of what was chosen, with what was given otherwise."""
+        section = f"{line.partition(':')[0].strip()}."
+        own = [given for given in options.overrides if given.startswith(section) and section != "views."]
+        print(f"{line}, but {', '.join(own)}" if own else line)
+
     return config.overridden(
-        settings, overrides + options.overrides, lambda settings: defaults.suited(settings, before)
+        settings, overrides + options.overrides, lambda settings: defaults.suited(settings, before, say)
     )
 
 
@@ -571,6 +591,7 @@ def _reproduce(options: argparse.Namespace) -> None:
 
     if not re.fullmatch(r"\d+(,\d+)*", options.seeds):
         raise ValueError(f"--seeds are integers such as 1,2,3, found {options.seeds!r}.")
+    check_writable(Path(options.records))
     records, seeds = Path(options.records), [int(seed) for seed in options.seeds.split(",")]
     large = options.row, options.workdir, *options.overrides
     if options.scale == "small" and any(large):
@@ -617,9 +638,12 @@ def _index(options: argparse.Namespace) -> None:
 
 
 def _search(options: argparse.Namespace) -> None:
+    from keras_sslhsic.data.inspect import check_sheet
     from keras_sslhsic.zoo import nearest
 
     collection = nearest.load(options.index)
+    if options.sheet:
+        check_sheet(collection.origin.folder, options.sheet)
     encoder = _load(options.model) if options.model else None
     found = nearest.search(collection, options.image, encoder, options.count)
     for file, similarity in found:

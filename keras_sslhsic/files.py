@@ -166,12 +166,14 @@ def replaced_folder(target: str | os.PathLike, keep: bool = False) -> Iterator[P
     Of a link, it is the folder that it leads to. With `keep`, files of the earlier folder that the new one has not are kept.
 
     Raises:
-        OSError: if it cannot be written; the message names it.
+        OSError: if it cannot be written, or is no folder; the message names it.
         ValueError: if it is the current folder, or the current one lies in it.
     """
     target = _destination(target)
     if Path.cwd().is_relative_to(target):
         raise ValueError(f"{display(target)} holds the current folder and would be replaced: leave it first.")
+    if target.exists() and not target.is_dir():
+        raise NotADirectoryError(f"{display(target)} is a file: give the name of a folder.")
     with _beside(target, "partial") as new:
         new.mkdir()
         yield new

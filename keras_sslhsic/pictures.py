@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keras_sslhsic.files import open_regular, written_whole
+from keras_sslhsic.files import display, open_regular, written_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,9 +39,14 @@ def save(figure: "Figure", path: str | Path, dpi: int = 110) -> None:
     """Writes a figure, whole or not at all, in the format of the path's suffix.
 
     Raises:
+        ValueError: for an ending of no kind of picture that matplotlib writes.
         OSError: if it cannot be written.
     """
     suffix = Path(path).suffix
+    if suffix[1:].lower() not in figure.canvas.get_supported_filetypes():
+        raise ValueError(
+            f"{display(path)} has the ending of no kind of picture that can be drawn: give NAME.png."
+        )
     metadata = {"Software": SOFTWARE} if suffix.lower() == ".png" else None
     dpi = min(dpi, int(_MOST_POINTS / max(figure.get_size_inches())))
     with written_whole(path, suffix) as temporary:

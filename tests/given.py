@@ -57,6 +57,19 @@ def _with(images: np.ndarray, value: float) -> np.ndarray:
     return images
 
 
+class Loader:
+    """Batches as a loader of another library gives them."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.images) // BATCH
+
+    def __iter__(self) -> Any:
+        return _generator(self.images, self.labels)
+
+
 # (images uint8 [N, H, W, C], labels int [N], an empty folder) -> what an entry point is given.
 FORMS: dict[str, Callable[[np.ndarray, np.ndarray, Path], Any]] = {
     "array": lambda x, y, _: x,
@@ -83,6 +96,7 @@ FORMS: dict[str, Callable[[np.ndarray, np.ndarray, Path], Any]] = {
     "PyDataset of floats": lambda x, y, _: Pairs(x.astype("float32"), y),
     "PyDataset of floats in [0, 1]": lambda x, y, _: Pairs(x.astype("float32") / 255, y),
     "generator": lambda x, y, _: _generator(x, y),
+    "loader of another library": lambda x, y, _: Loader(x, y),
     "HDF5": lambda x, y, folder: _hdf5(x, folder),
     "one image": lambda x, y, _: x[0],
     "a batch of one": lambda x, y, _: x[:1],

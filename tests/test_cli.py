@@ -12,8 +12,10 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
+import keras_sslhsic_command
 from keras_sslhsic import cli
 from keras_sslhsic.encoders import EncoderSpec
 from keras_sslhsic.evaluation import PROTOCOLS, Result, results
@@ -121,6 +123,10 @@ def test_help_says_what_every_command_does(capsys):
         (["inspect", "nowhere"], "nowhere"),
         (["inspect", "nowhere", "--sheet", f"{CONFIG}/x.png"], "Not a directory"),
         (["report", CONFIG], "holds something else than results"),
+        (["pretrain", "--resume", "--workdir", "x"], "x holds no run to go on with: name the folder of one."),
+        (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.chunks=3"], "cannot be trained on in chunks=3"),
+        (["reproduce", "claims", "--records", CONFIG], "The records hold a line that is no record"),
+        (["reproduce", "claims", "--records", f"{CONFIG}/x.jsonl"], "Not a directory"),
     ],
 )  # fmt: skip
 def test_bad_input_is_said_in_one_line_and_nothing_is_written(
@@ -156,6 +162,10 @@ def test_help_typos_and_missing_files_are_told_without_tensorflow(tmp_path):
         ("evaluate", "--help"): "0 False",
         ("pretain",): "2 False keras-sslhsic: error: argument COMMAND: invalid choice",
         ("models", "--fast"): "2 False keras-sslhsic: error: unrecognized argument: --fast",
+        (
+            "config",
+            "--config.epochs=3",
+        ): "2 False keras-sslhsic: error: --config.epochs=3 changes a field of a config",
         (
             "pretrain",
             "--data",
@@ -226,6 +236,34 @@ def test_the_program_computes_and_says_nothing_of_graphics_cards(tmp_path):
     assert "cuInit" not in done.stderr
     with np.load(tmp_path / "features.npz") as found:
         assert (found["features"].shape, found["image_size"]) == ((3, 256), "28")
+
+
+def test_a_warning_of_the_program_is_its_sentence():
+    assert (
+        keras_sslhsic_command._sentence("It is so.", UserWarning, "cli.py", 3, "run()")
+        == "Warning: It is so.\n"
+    )
+    code = "import keras_sslhsic_command, sys, warnings; sys.argv = ['', 'x']\n"
+    code += "try: keras_sslhsic_command.main()\nexcept SystemExit: warnings.warn('It is so.')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment()
+    )
+    assert done.stderr.endswith("\nWarning: It is so.\n")
+
+
+def test_an_error_within_a_pipeline_that_keras_reads_is_its_sentence(monkeypatch, capsys):
+    def fails(number):
+        raise ValueError(f"The number {number} is odd.")
+
+    numbers = tf.data.Dataset.range(1).map(lambda number: tf.numpy_function(fails, [number], tf.int64))
+
+    def load(name):
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.predict(numbers.batch(1), verbose=0)
+
+    monkeypatch.setattr(cli, "_load", load)
+    assert cli.main(["export", "--model", "a", "--out", "b"]) == 2
+    assert capsys.readouterr().err.startswith("keras-sslhsic export: The number 0 is odd.")
 
 
 @pytest.mark.parametrize("error", [ValueError("too many values"), RuntimeError("no kernel")])

@@ -87,11 +87,13 @@ def test_what_the_command_says_comes_before_what_suits(chosen, capsys):
         "3",
         "--config.batch_size=4",
         "--config.model.target=False",
+        "--config.encoder.width=0.125",
     )
     assert (found.views.size, found.data.image_size, found.epochs, found.batch_size) == (16, 18, 3, 4)
     assert found.model.target is False and found.model.projector_hidden == 1024
     told = capsys.readouterr().out
     assert "times 4/256" in told and "batch_size:" not in told
+    assert "r18_1x of width 0.5, for 12 images, but encoder.width=0.125\n" in told
     found = chosen("--config", str(ROOT / "configs/folder.py"), "--data", "flat", "--config.views.size=16")
     assert (found.name, found.data.path, found.views.size) == ("folder", "flat", 16)
     assert "num_classes" not in found.model and not len(found.evals)

@@ -32,7 +32,7 @@ class BrokenFiles:
         on_error: "skip" counts and logs; "raise" raises a DecodeError that names the file and the reason.
         max_broken: share of the files, in [0, 1], above which `TooManyBrokenFiles` is raised.
         log: file to which a line `path<TAB>reason` is appended for each broken file, with control characters escaped;
-            made at the first one.
+            made at the first one. One that cannot be written is said to be, and stops nothing.
 
     Attributes:
         reasons: the reason for each broken file found so far, by its path.
@@ -44,6 +44,7 @@ class BrokenFiles:
             raise ValueError(f"max_broken must be a share of the files, in [0, 1], found {max_broken}.")
         self.total, self.on_error, self.max_broken, self.log = total, on_error, max_broken, Path(log)
         self.reasons: dict[str, str] = {}
+        self._unwritten = ""
         self._lock = threading.Lock()
 
     def report(self, path: str, error: Exception) -> None:
@@ -55,11 +56,14 @@ class BrokenFiles:
             if path in self.reasons:
                 return
             self.reasons[path] = why
-            with self.log.open("a", encoding="utf-8") as log:
-                log.write(line(path, why))
+            try:
+                with self.log.open("a", encoding="utf-8") as log:
+                    log.write(line(path, why))
+            except OSError as error:
+                self._unwritten = f", which cannot be written ({error.strerror})"
             if len(self.reasons) == 1:
                 warnings.warn(
-                    f"Skipping broken files; their names and reasons are in {display(self.log.resolve())}. "
+                    f"Skipping broken files; their names and reasons go to {self._where()}. "
                     f"The first: {display(path)}: {why}",
                     stacklevel=2,
                 )
@@ -73,6 +77,9 @@ class BrokenFiles:
         more = [f"  ... and {count - 5} more"] if count > 5 else []
         share = f"{count / self.total:.1%}"
         head = f"{count} of {self.total} files ({share}) are broken, {self.max_broken:.1%} allowed:"
-        tail = f"All are named in {display(self.log.resolve())}: remove or repair them, or raise max_broken "
+        tail = f"The names of all go to {self._where()}: remove or repair them, or raise max_broken "
         tail += "(--max-broken of evaluate, data.max_broken of a config)."
         return "\n".join([head, *first, *more, tail])
+
+    def _where(self) -> str:
+        return display(self.log.resolve()) + self._unwritten

@@ -103,6 +103,9 @@ def _open(content: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> "Image.Ima
     # Pillow raises some ten types of exception for damaged files (OSError, SyntaxError, struct.error, ...).
     try:
         return Image.open(stream, formats=FORMATS)
+    except Image.DecompressionBombError:  # whose sentence has Pillow's limit, not that of the caller
+        limit = min(max_pixels, 2 * (Image.MAX_IMAGE_PIXELS or max_pixels))
+        raise DecodeError(f"its pixels are more than the limit of {limit}") from None
     except UnidentifiedImageError:
         raise DecodeError(f"not a readable {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image") from None
     except Exception as error:

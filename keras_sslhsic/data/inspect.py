@@ -1,6 +1,7 @@
 """What is in a folder of images: counts, sizes, classes, broken files, mean and standard deviation."""
 
 import dataclasses
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from keras_sslhsic import files, pictures
+from keras_sslhsic import checks, files, pictures
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.batches import thread_pool
 from keras_sslhsic.data.broken import reason
@@ -113,7 +114,7 @@ class Report:
 
 
 def check_sheet(path: str | Path, file: str | Path) -> str:
-    """The kind of picture that a contact sheet of a folder will be.
+    """The kind of picture that a sheet of images of a folder will be.
 
     Raises:
         ValueError: for an ending of no kind of picture, or a file that would be taken for an image of the folder itself.
@@ -188,6 +189,14 @@ def _unused_folders(path: str | Path, images: list[str]) -> tuple[tuple[str, ...
     return tuple(name for name in unused if name not in repeated), tuple(repeated)
 
 
+def _size(file: str) -> int:
+    """Bytes of a file; 0 of one that is gone, or may not be looked at."""
+    try:
+        return os.stat(file).st_size
+    except OSError:
+        return 0
+
+
 def _span(sides: tuple[int, ...]) -> tuple[int, int, int]:
     return min(sides), int(np.median(sides)), max(sides)
 
@@ -218,10 +227,11 @@ def inspect_folder(
     Raises:
         FileNotFoundError: no such folder, or no images in it.
         OSError: as `list_images`.
-        ValueError: every image is broken.
+        ValueError: every image is broken, or `max_pixels` is no positive integer.
     """
     from tqdm.auto import tqdm
 
+    checks.integer("max_pixels", max_pixels, 1)
     images = list_images(path)
     memory, listed = Budget(memory_mb), set(images)
     ignored = Counter(
@@ -263,7 +273,7 @@ def inspect_folder(
     return Report(
         path=str(path),
         num_files=len(images),
-        num_bytes=sum(Path(file).stat().st_size for file in images if Path(file).exists()),
+        num_bytes=sum(map(_size, images)),
         ignored=dict(ignored.most_common()),
         classes=classes,
         no_classes="" if classes else no_classes,

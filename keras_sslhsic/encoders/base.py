@@ -310,7 +310,8 @@ def with_preprocessing(
 
 
 def resized(encoder: Encoder, size: int, antialias: bool = False) -> Encoder:
-    """The same encoder for images of any size, which are resized to [size, size] first; it shares the weights.
+    """The same encoder for images of any size, which are resized to [size, size] first; it shares the weights, and what is
+    known of them (`entry`).
 
     Raises:
         ValueError: if the encoder reads images of another size alone, or its network is not known.
@@ -323,4 +324,6 @@ def resized(encoder: Encoder, size: int, antialias: bool = False) -> Encoder:
         )
     spec.size_for(size)
     network = encoder.get_layer(spec.network)
-    return with_preprocessing(network, spec.mean, spec.std, size, antialias, encoder.name, size)
+    of_any_size = with_preprocessing(network, spec.mean, spec.std, size, antialias, encoder.name, size)
+    of_any_size.entry = encoder.entry
+    return of_any_size

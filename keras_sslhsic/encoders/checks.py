@@ -1,7 +1,7 @@
 """The one check of the images that are given to an encoder."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -36,7 +36,11 @@ def check_images(images: Any, shape: Sequence[int | None]) -> None:
     except (AttributeError, TypeError):
         dtype = None
     if dtype is None or isinstance(images, _NO_ARRAYS):
-        advice = ": np.stack(images)" if isinstance(images, list | tuple) else ""
+        advice = ""
+        if isinstance(images, list | tuple):
+            advice = ": np.stack(images)"
+        elif isinstance(images, Iterable) and not isinstance(images, (str, Mapping, *_NO_ARRAYS)):
+            advice = ": give a generator of its batches, NumPy arrays in [0, 255]"
         raise ValueError(
             f"Expected an array of images [B, H, W, C], found a {type(images).__name__}{advice}."
         )

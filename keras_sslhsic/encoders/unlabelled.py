@@ -5,6 +5,8 @@ known by its layers: a network of `build_encoder`, which Keras saves as a plain 
 of pixels, and what `with_preprocessing` of those versions wrote tells its normalisation and its network.
 """
 
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -17,16 +19,19 @@ from keras_sslhsic.encoders.spec import EncoderSpec, find_stages
 _ARITHMETIC = {"Add", "Divide", "Multiply", "Subtract", "TrueDivide"}
 _ARRANGING = {"Cast", "Flip", "GetItem", "Stack"}
 
+# What trainers of this process give normalised images: a network of others does not say it.
+_given_normalised: weakref.WeakSet[keras.Model] = weakref.WeakSet()
+
 
 class BareNetworkError(ValueError):
-    """A network of `build_encoder` where an encoder of pixels is expected."""
+    """A network that reads normalised pixels where an encoder of pixels is expected."""
 
 
 def spec_of(model: Any) -> EncoderSpec:
     """What a functional or sequential model reads and gives, as far as it can be seen.
 
     Raises:
-        BareNetworkError: for a network of `build_encoder`, or of the converter, which reads normalised pixels.
+        BareNetworkError: as `refuse_bare`.
         ValueError: if it does not map images [B, H, W, C] to features [B, F].
     """
     images, features = shapes = compat.shapes_of(model)
@@ -54,12 +59,21 @@ def normalises(model: keras.Model) -> bool:
     return False
 
 
+def note_trained(network: keras.Model, mean: Sequence[float], std: Sequence[float]) -> None:
+    """Notes, for `refuse_bare`, that a network is trained on images normalised by a mean and a standard deviation."""
+    of_pixels = not np.any(mean) and np.allclose(std, 1 / 255)
+    if not (of_pixels or normalises(network)):
+        _given_normalised.add(network)
+
+
 def refuse_bare(model: keras.Model) -> None:
-    """Raises BareNetworkError for a network of `build_encoder`, or of the converter, which reads normalised pixels."""
-    if any(layer.name == "stem_conv" for layer in model.layers) and not normalises(model):
+    """Raises BareNetworkError for what reads normalised pixels: networks of `build_encoder`, of the converter, and any that a
+    trainer of this process was made of."""
+    built = any(layer.name == "stem_conv" for layer in model.layers) and not normalises(model)
+    if built or model in _given_normalised:
         raise BareNetworkError(
             "The network reads normalised pixels, and has no normalisation inside: wrap it with "
-            "encoders.with_preprocessing(encoder, mean, std)."
+            "encoders.with_preprocessing(encoder, mean, std), or give the model that trains it."
         )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from keras_sslhsic import checks, pictures
+from keras_sslhsic import checks, files, pictures
 from keras_sslhsic.encoders import Encoder, encoder_hash, encoder_of
 from keras_sslhsic.evaluation import dense, metrics
 from keras_sslhsic.evaluation.dense import DenseRecipe, Task
@@ -60,6 +60,8 @@ def evaluate(
         ValueError: for images without maps, test maps of which nothing is known, or if the training diverges.
     """
     checks.integer("seeds", seeds, 1)
+    if work_dir is not None:
+        files.check_writable(Path(work_dir) / f"{task.name}.png")
     encoder = encoder_of(encoder)
     for name, images in splits.items():
         if not isinstance(images, MapSplit):

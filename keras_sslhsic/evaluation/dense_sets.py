@@ -187,8 +187,10 @@ def _shape(crop_size: Size, short_side: int | None, channels: int) -> tuple[int,
 
 def check_size(name: str, value: Any) -> None:
     """Raises ValueError unless `value` is a side, or (height, width)."""
-    pair = isinstance(value, tuple | list) and len(value) == 2
-    for side in value if pair else (value,):
+    several = isinstance(value, tuple | list)
+    if several and len(value) != 2:
+        raise ValueError(f"{name} must be an integer, or two, height and width, found {value!r}.")
+    for side in value if several else (value,):
         checks.integer(name, side, 1)
 
 

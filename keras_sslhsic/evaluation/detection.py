@@ -29,7 +29,7 @@ from keras_sslhsic.evaluation.loading import Needs
 from keras_sslhsic.evaluation.protocol import register
 from keras_sslhsic.evaluation.results import Result
 from keras_sslhsic.evaluation.settings import SEED, Setting, natural, positive, text
-from keras_sslhsic.files import display, read_regular
+from keras_sslhsic.files import check_writable, display, read_regular
 
 COCO = "coco"
 ENGINE = "KERAS_SSLHSIC_DETECTION"  # environment variable: the Python of the other environment
@@ -292,6 +292,8 @@ def detect(
         },
     }  # fmt: skip
     named = json.dumps([encoder_hash(encoder), job], sort_keys=True).encode()
+    if work_dir is not None:
+        check_writable(Path(work_dir) / "result.json")
     with tempfile.TemporaryDirectory() as temporary:
         folder = (
             Path(work_dir or temporary).absolute() / f"detection-{hashlib.sha256(named).hexdigest()[:16]}"

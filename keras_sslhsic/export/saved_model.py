@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_sslhsic import compat, files, lock
+from keras_sslhsic import checks, compat, files, lock
 from keras_sslhsic.data import decode
 from keras_sslhsic.encoders import EncoderSpec, encoder_of
 from keras_sslhsic.encoders.preprocess import resizer
@@ -51,7 +51,7 @@ def export_saved_model(
         max_pixels: images of more are refused by ``encoded``, by their headers, before they are decoded.
 
     Raises:
-        ValueError: if `model` does not read images, or `path` is taken.
+        ValueError: if `model` does not read images, `path` is taken, or `max_pixels` is no positive integer.
         OSError: if it cannot be written.
         lock.InUseError: if another process is writing it.
 
@@ -60,6 +60,7 @@ def export_saved_model(
         >>> served = tf.saved_model.load("served/1").signatures["serving_default"]
         >>> features = served(image=tf.constant(images_uint8))["features"]
     """
+    checks.integer("max_pixels", max_pixels, 1)
     encoder = encoder_of(model)
     target = Path(path).resolve()  # of a link, the folder that it leads to
     with lock.held(target):

@@ -116,7 +116,13 @@ def _pretrain(
     init = started_from if config.init and started_from.exists() else config.init
     model = build_model(config, images.steps_per_epoch, machines, init)
     # What `fit` would refuse, and views that cannot be made, are said before anything is written.
-    inputs.check(images, machines.num_replicas_in_sync, model.encoder.input_shape[1:], model.policy)
+    inputs.check(
+        images,
+        machines.num_replicas_in_sync,
+        model.encoder.input_shape[1:],
+        model.policy,
+        chunks=model.chunks,
+    )
     groups = groups_of(config)
     drawn = views.show(images.sample(8), model.policy)
     if intended is not None:

@@ -98,13 +98,20 @@ def num_test(record: Record) -> int:
 
 
 def load(file: Path) -> list[Record]:
-    """The records there are; a setting that came later has its default."""
+    """The records there are; a setting that came later has its default.
+
+    Raises:
+        ValueError: if the file holds something else.
+    """
     return _records(file.read_text()) if file.exists() else []
 
 
 @functools.lru_cache(maxsize=2)
 def _records(text: str) -> list[Record]:
-    records = [json.loads(line) for line in text.splitlines()]
+    try:
+        records = [dict(json.loads(line)) for line in text.splitlines()]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"The records hold a line that is no record: {error}. Give another file.") from error
     return [
         record | {"settings": plain(config.completed(ConfigDict(record["settings"])))}
         if "settings" in record
@@ -126,6 +133,7 @@ def found(file: Path, settings: ConfigDict) -> Record | None:
 
 def add(file: Path, record: Record) -> None:
     """Adds a line, in one piece: several processes may do so, and a kill leaves no half of one."""
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
     with open(file, "ab", buffering=0) as stream:
         stream.write((json.dumps(record) + "\n").encode())
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_sslhsic import compat
 from keras_sslhsic.data.images import unpack
-from keras_sslhsic.encoders import network_to_train, small_maps, with_preprocessing
+from keras_sslhsic.encoders import network_to_train, small_maps, unlabelled, with_preprocessing
 from keras_sslhsic.encoders.checks import check_network
 from keras_sslhsic.training import ema, inputs, streams
 from keras_sslhsic.views import policy
@@ -37,6 +37,7 @@ class EncodingModel(keras.Model):
         self.policy = policy.get(views)
         encoder = network_to_train(encoder, self.policy.mean, self.policy.std)
         small_maps.multiply_on_small_maps(encoder)
+        unlabelled.note_trained(encoder, self.policy.mean, self.policy.std)
         self.encoder = encoder
         self.weight_ema: float | None = None
         self.ema_encoder: keras.Model | None = None
@@ -48,6 +49,7 @@ class EncodingModel(keras.Model):
         if self.ema_encoder is None:
             self.ema_encoder = ema.copy_of(self.encoder, "ema_encoder")
             self.ema_encoder.trainable = False
+            unlabelled.note_trained(self.ema_encoder, self.policy.mean, self.policy.std)
         self.weight_ema = decay
 
     def update_weight_ema(self, moved: Any = True) -> None:

@@ -5,7 +5,10 @@ import os
 import re
 import signal
 import threading
+import warnings
+from collections.abc import Iterable
 
+import keras
 import tensorflow as tf
 
 _HELP = (
@@ -58,6 +61,20 @@ def strategy(name: str = "auto", tpu: str | None = None) -> tf.distribute.Strate
             f"Unknown strategy {name!r}; expected one of auto, {', '.join(makers)}, cpu:N (such as cpu:2)."
         )
     return makers[name]()
+
+
+def warn_of_own_statistics(networks: Iterable[keras.Model], strategy: tf.distribute.Strategy) -> None:
+    """Warns of BatchNormalization that is not synchronised, where several replicas would each keep statistics of their own."""
+    count, kind = strategy.num_replicas_in_sync, keras.layers.BatchNormalization
+    layers = [layer for network in networks for layer in network._flatten_layers()]
+    own = [layer.name for layer in layers if isinstance(layer, kind) and not layer.synchronized]
+    if count > 1 and own:
+        warnings.warn(
+            f"{len(own)} BatchNormalization layers, such as {own[0]}, are not synchronised over the {count} replicas: each "
+            "keeps the statistics of its own share, so that the features of an image depend on the replica that computes "
+            "them. Make the layers with synchronized=True.",
+            stacklevel=3,
+        )
 
 
 def _has_tpu() -> bool:

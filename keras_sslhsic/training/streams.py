@@ -1,6 +1,6 @@
 """What `fit`, `evaluate` and `predict` read, in whatever form it is given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from types import GeneratorType
 from typing import Any, TypeAlias
@@ -112,6 +112,8 @@ def check_array(x: Any) -> None:
         found += ": resize the images to one size"
     elif isinstance(x, str):
         found = f"{x!r:.80}: read files by keras_sslhsic.data.from_folder"
+    elif isinstance(x, Iterable) and not isinstance(x, dict):
+        found += ": give a generator of its batches, NumPy arrays [B, H, W, C] in [0, 255]"
     raise ValueError(
         f"Images must be one uint8 array [N, H, W, C], a dict with one, or a dataset, found {found}."
     )

@@ -29,6 +29,7 @@ from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.chunks import Encoded, of_batch
 from keras_sslhsic.training.encoding import EncodingModel, unit_range
 from keras_sslhsic.training.monitor import Monitor
+from keras_sslhsic.training.strategy import warn_of_own_statistics
 from keras_sslhsic.views import policy
 
 
@@ -150,6 +151,9 @@ class Trainer(EncodingModel):
         Raises:
             ValueError: if XLA is asked for under a distribution strategy, or the loss does not suit the method; for metrics
                 and whatever else of Keras's `compile` this one does not take.
+
+        Warns:
+            UserWarning: of BatchNormalization layers that are not synchronised over the replicas there are.
         """
         older_files.refuse_moved(others)
         if foreign := [name for name, value in others.items() if value not in (None, [], (), {}, False)]:
@@ -174,6 +178,7 @@ class Trainer(EncodingModel):
         if optimizer is None:
             raise ValueError("optimizer must be a Keras optimizer, found None: leave it out for LARS.")
         self.prepare()
+        warn_of_own_statistics(self.online_networks, self.distribute_strategy)
         with self.distribute_strategy.scope():
             loss.build_for(self, self.projection_dim)
         self.objective = loss

@@ -114,7 +114,7 @@ def features_of(encoder: Encoder, image: str | os.PathLike, image_size: int | No
     with tqdm(disable=True) as bar:
         row = extractor.compute({file.name: _stamp(file)}, bar)[file.name]
     if row.features is None:
-        raise ValueError(f"{display(image)} cannot be read: {row.reason}.")
+        raise ValueError(f"{display(image)} cannot be read: {row.reason.rstrip('.')}.")
     return row.features
 
 

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from keras_sslhsic import checks, files, plots
 from keras_sslhsic.data import decode
+from keras_sslhsic.data.inspect import check_sheet
 from keras_sslhsic.encoders import Encoder, encoder_hash
 from keras_sslhsic.files import display
 from keras_sslhsic.zoo import rows
@@ -92,13 +93,18 @@ def load(path: str | os.PathLike) -> Collection:
 
     Raises:
         FileNotFoundError: if there is none.
-        ValueError: if its parts do not belong together.
+        ValueError: if its parts are damaged, or do not belong together.
         ImportError: without faiss.
     """
     faiss, path = _faiss(), Path(path)
+    if not (path / _NAMES).is_file():
+        raise FileNotFoundError(f"{display(path)} holds no index: make one with `keras-sslhsic index`.")
     stored = files.read_json(path / _NAMES, _LARGEST)
-    graph = faiss.deserialize_index(np.frombuffer(files.read_regular(path / _GRAPH, _LARGEST), np.uint8))
-    names, origin = stored.pop("files"), rows.Origin(**stored)
+    try:
+        graph = faiss.deserialize_index(np.frombuffer(files.read_regular(path / _GRAPH, _LARGEST), np.uint8))
+        names, origin = stored.pop("files"), rows.Origin(**stored)
+    except (KeyError, TypeError, FileNotFoundError, RuntimeError) as error:
+        raise ValueError(f"{display(path)} holds a damaged index: build it again.") from error
     if graph.ntotal != len(names):
         raise ValueError(
             f"{display(path)} has {graph.ntotal} images in its graph and {len(names)} names: build it again."
@@ -141,7 +147,13 @@ def search(
 
 
 def draw(collection: Collection, image: str | os.PathLike, found: Sequence[Found], path: str | Path) -> None:
-    """Writes a picture of an image and its neighbours, their similarities above them; those that are gone stay white."""
+    """Writes a picture of an image and its neighbours, their similarities above them; those that are gone stay white.
+
+    Raises:
+        ValueError: as `data.inspect.check_sheet`, of the folder of the collection.
+        OSError: if it cannot be written.
+    """
+    check_sheet(collection.origin.folder, path)
     shown = [(Path(image), "image"), *((Path(collection.origin.folder, f), f"{s:.3f} {f}") for f, s in found)]
     images = [_thumbnail(file) for file, _ in shown]
     plots.sheet(

@@ -76,7 +76,7 @@ def load(path: Path) -> tuple[dict[str, Row], Origin]:
         raise
     except Exception as error:  # zipfile and pyarrow raise many types for damaged files
         raise ValueError(
-            f"{display(path)} was not written by keras-sslhsic extract: remove it, or choose another file ({display(error)})."
+            f"{display(path)} was not written by keras-sslhsic extract: choose another file ({display(error).rstrip('.')})."
         ) from error
     if not identity.tells_operations(origin.encoder):
         raise ValueError(

@@ -196,7 +196,7 @@ def test_a_pixel_limit_above_that_of_pillow_is_the_limit(photo, encode, monkeypa
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     for kind in decode.FORMATS:
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-        with pytest.raises(DecodeError, match="DecompressionBomb"):
+        with pytest.raises(DecodeError, match="its pixels are more than the limit of 1000"):
             decode.decode(encode(photo(), kind), max_pixels=1000)
         assert decode.decode(encode(photo(), kind), max_pixels=4800).shape == (60, 80, 3)
 

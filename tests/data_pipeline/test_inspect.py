@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_sslhsic.data import inspect_folder
+from keras_sslhsic import files
+from keras_sslhsic.data import inspect, inspect_folder
 from keras_sslhsic.data.inspect import contact_sheet
 
 
@@ -143,6 +144,28 @@ def test_pipes_and_devices_are_broken_files(zoo):
     assert reasons["pipe.png"] == "is a named pipe: expected a regular file."
     assert reasons["zero.jpg"] == "is a device: expected a regular file."
     assert len(reasons) == 4 and report.ignored == {"no extension": 1}
+
+
+def test_files_that_may_not_be_looked_at_are_broken_files(zoo, monkeypatch):
+    path, _ = zoo
+    opened, looked_at = files.open_regular, os.stat
+
+    def denied(call):  # not by chmod: root may read everything
+        def refuse(file, *arguments, **options):
+            if os.path.basename(os.fspath(file)) == lost.name:
+                raise PermissionError(13, "Permission denied", str(file))
+            return call(file, *arguments, **options)
+
+        return refuse
+
+    before = inspect_folder(path)
+    lost = path / "dog" / "gray.bmp"
+    size = lost.stat().st_size
+    monkeypatch.setattr(files, "open_regular", denied(opened))
+    monkeypatch.setattr(inspect.os, "stat", denied(looked_at))
+    report = inspect_folder(path)
+    assert report.broken == before.broken | {str(lost): "Permission denied"}
+    assert report.num_bytes == before.num_bytes - size
 
 
 def test_names_are_shown_escaped(zoo):

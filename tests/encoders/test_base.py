@@ -1,6 +1,7 @@
 """The contract of an encoder: what it says of itself, its maps, its files, and what it refuses."""
 
 import copy
+import dataclasses
 import functools
 import pickle
 import shutil
@@ -157,6 +158,36 @@ def test_a_network_of_normalised_pixels_is_no_encoder():
         ValueError, match=r"no normalisation inside: wrap it with encoders\.with_preprocessing"
     ):
         encoder_of(build_encoder("r18_1x", width=0.02))
+
+
+def test_a_network_of_ones_own_that_is_trained_is_no_encoder_of_pixels(tmp_path):
+    """Nothing in it tells that it reads normalised images: the trainer does."""
+
+    def network():
+        layers = keras.layers.Conv2D(2, 3), keras.layers.GlobalAveragePooling2D()
+        return keras.Sequential([keras.Input((8, 8, 3)), *layers])
+
+    own, images = network(), pixels(2, 8, 8, 3)
+    assert extract_features(own, images).shape == (2, 2)
+    model = keras_sslhsic.SSLHSIC(
+        own, projector_hidden=4, projection_dim=4, views=views.small_image(8), weight_ema=0.9
+    )
+    for door in (
+        lambda: extract_features(model.evaluation_encoder, images),
+        lambda: extract_features(own, images),
+        lambda: encoder_of(own),
+        lambda: keras_sslhsic.export_saved_model(model.encoder, tmp_path / "served"),
+        lambda: keras_sslhsic.save_pretrained(own, tmp_path / "saved"),
+    ):
+        with pytest.raises(ValueError, match=r"reads normalised pixels.*or give the model that trains it"):
+            door()
+    assert not list(tmp_path.iterdir())
+    wrapped = with_preprocessing(own, model.policy.mean, model.policy.std)
+    # Both normalise, in float32, in another order.
+    np.testing.assert_allclose(extract_features(wrapped, images), model(images), rtol=1e-5, atol=1e-5)
+    policy = dataclasses.replace(views.small_image(8), mean=(0.0,) * 3, std=(1 / 255,) * 3)
+    of_pixels = keras_sslhsic.SSLHSIC(network(), projector_hidden=4, projection_dim=4, views=policy)
+    assert extract_features(of_pixels.encoder, images).shape == (2, 2)
 
 
 def test_a_spec_of_another_model_is_refused(encoder):

@@ -10,7 +10,7 @@ from PIL import Image
 from keras_sslhsic import cli
 from keras_sslhsic.encoders import Architecture, with_preprocessing
 from keras_sslhsic.encoders.resnet import resnet
-from keras_sslhsic.evaluation import results
+from keras_sslhsic.evaluation import dense, results
 from keras_sslhsic.runs import evaluate
 
 
@@ -80,9 +80,17 @@ def test_settings_are_refused_before_anything_is_loaded(data, capsys, monkeypatc
         (["depth", "--num-classes", "3"], "depth has no --num-classes"),
         (["depth", "--seeds", "0"], "seeds must be at least 1"),
         (["segmentation", "--crop-size", "a"], "crop_size must be an integer"),
+        (["segmentation", "--crop-size", "1,2,3"], "crop_size must be an integer, or two, height and width"),
     ):
         assert cli.main(["evaluate", flags[0], "--encoder", "tiny.keras", "--data", data, *flags[1:]]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_folder_to_work_in_that_cannot_be_is_said_before_training(data, capsys, monkeypatch):
+    monkeypatch.setattr(dense, "train", lambda *_, **__: pytest.fail("A network was trained."))
+    Path("taken").write_text("")
+    assert cli.main(["evaluate", "segmentation", *SMALL, "--work-dir", "taken", "--out", "found.jsonl"]) == 2
+    assert "taken/segmentation.png cannot be written: Not a directory." in capsys.readouterr().err
 
 
 def test_a_config_names_them_with_data_of_their_own(data, monkeypatch):

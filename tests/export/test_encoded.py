@@ -64,6 +64,13 @@ def limited(tmp_path_factory):
     return lambda *files: encoded(bytes=tf.constant([bytes(file) for file in files]))["features"]
 
 
+def test_a_limit_that_is_no_number_of_pixels_is_refused(tmp_path):
+    for limit, message in ((0, "max_pixels must be at least 1"), (None, "max_pixels must be an integer")):
+        with pytest.raises(ValueError, match=message):
+            export_saved_model(keras.Sequential(), tmp_path / "model", max_pixels=limit)
+    assert not list(tmp_path.iterdir())
+
+
 # Each test loads the program anew, so that its cases are in a loop.
 def test_encoded_counts_pixels_by_the_header(limited):
     for kind, content in small_files().items():

@@ -187,6 +187,8 @@ def test_a_generator_keeps_its_first_batch(doors, photos):
     assert found == doors["fit"](given.dataset(*photos))
     assert "read once" in refused(doors["fit"], given.FORMS["generator"](*photos, None), epochs=2)
     assert "empty" in refused(doors["predict"], iter_nothing())
+    loader = given.FORMS["loader of another library"](*photos, None)
+    assert "give a generator of its batches" in refused(doors["fit"], loader)
 
 
 def iter_nothing():

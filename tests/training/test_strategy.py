@@ -1,9 +1,11 @@
 """Strategies by name, and what is said where a machine lacks what was asked for."""
 
+import keras
 import pytest
 import tensorflow as tf
 
 from keras_sslhsic import strategy
+from keras_sslhsic.training.strategy import warn_of_own_statistics
 
 
 def test_one_device_is_no_distribution():
@@ -16,6 +18,21 @@ def test_one_device_is_no_distribution():
 def test_logical_devices(replicas):
     found = strategy(f"cpu:{replicas}")
     assert isinstance(found, tf.distribute.MirroredStrategy) and found.num_replicas_in_sync == replicas
+
+
+def test_statistics_that_replicas_keep_for_themselves_are_warned_of(recwarn):
+    def network(synchronized):
+        return keras.Sequential(
+            [keras.Input((4,)), keras.layers.BatchNormalization(synchronized=synchronized)]
+        )
+
+    two = strategy("cpu:2")
+    warn_of_own_statistics([network(True)], two)
+    warn_of_own_statistics([network(False)], strategy("one"))
+    assert not recwarn
+    nested = keras.Sequential([keras.Input((4,)), network(False)])
+    with pytest.warns(UserWarning, match="1 BatchNormalization layers, such as .*over the 2 replicas"):
+        warn_of_own_statistics([nested], two)
 
 
 def test_more_logical_devices_than_there_are():

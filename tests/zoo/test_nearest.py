@@ -1,5 +1,7 @@
 """Neighbours in a collection against all similarities in float64."""
 
+import shutil
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -101,7 +103,27 @@ def test_what_cannot_be_searched_is_said(collection, encoder, photos, tmp_path):
     for taken in (photos / "photos", photos / "features.npz"):
         with pytest.raises(ValueError, match="is there already, and is no index"):
             nearest.index(photos / "features.npz", taken)
+    with pytest.raises(FileNotFoundError, match="photos holds no index: make one with `keras-sslhsic index`"):
+        nearest.load(photos / "photos")
+    shutil.copytree(photos / "index", tmp_path / "damaged")
+    for name, content in (("graph.faiss", b"nothing"), ("images.json", b"{}")):
+        (tmp_path / "damaged" / name).write_bytes(content)
+        with pytest.raises(ValueError, match="damaged holds a damaged index: build it again"):
+            nearest.load(tmp_path / "damaged")
     assert collection.origin.encoder == encoder_hash(encoder)
+
+
+def test_a_picture_is_no_image_of_the_collection(collection, photos, tmp_path):
+    query = photos / "photos" / "a" / "0.png"
+    found = nearest.search(collection, query, count=2)
+    for name, message in (
+        (photos / "photos" / "near.png", "would be one of its images"),
+        (tmp_path / "near.txt", "the ending of no kind of picture: give"),
+        (tmp_path / "near.bmp", "the ending of no kind of picture that can be drawn"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            nearest.draw(collection, query, found, name)
+        assert not name.exists()
 
 
 def test_the_commands(collection, photos, tmp_path, capsys):
