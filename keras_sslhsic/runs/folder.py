@@ -17,11 +17,12 @@ from ml_collections import ConfigDict
 from keras_sslhsic import pictures
 from keras_sslhsic.files import display, is_leftover, read_json, read_regular, write_text
 from keras_sslhsic.runs import config as configs
+from keras_sslhsic.training.checkpoint import Checkpoint
 
 CONFIG, SUMMARY, HISTORY = "config.json", "summary.json", "history.csv"
 RESULTS = "results.jsonl"
 ENCODER, MODEL, WEIGHTS = "encoder.keras", "model.keras", "encoder.weights.h5"
-INITIAL = "initial_encoder.keras"
+INITIAL, BEST = "initial_encoder.keras", "best_encoder.keras"
 VIEWS, CURVES, FEATURES = pictures.VIEWS, pictures.CURVES, pictures.FEATURES
 NEIGHBOURS = pictures.NEIGHBOURS
 BROKEN = "broken_images.log"
@@ -164,6 +165,7 @@ class HistoryFile(keras.callbacks.Callback):
     Args:
         file: the CSV file; its lines are read now.
         since: `time.monotonic()` from which the first epoch's seconds count.
+        checkpoint: comes after this one; for how many of the seconds it has held training up is written too.
 
     Attributes:
         since: the end of the last epoch.
@@ -173,9 +175,9 @@ class HistoryFile(keras.callbacks.Callback):
         ValueError: if the file is not such a history.
     """
 
-    def __init__(self, file: Path, since: float):
+    def __init__(self, file: Path, since: float, checkpoint: Checkpoint):
         super().__init__()
-        self.file = file
+        self.file, self.checkpoint = file, checkpoint
         self.since = since
         self.rows: list[dict[str, Any]] = [*_read_rows(file)]
 
@@ -183,7 +185,9 @@ class HistoryFile(keras.callbacks.Callback):
         now = time.monotonic()
         metrics = {name: float(value) for name, value in (logs or {}).items()}
         seconds = round(now - self.since, 1)
-        self.rows[epoch:] = [{"epoch": epoch, **metrics, "seconds": seconds}]
+        # That of the epoch before, which came after its row.
+        held = round(self.checkpoint.seconds, 3)
+        self.rows[epoch:] = [{"epoch": epoch, **metrics, "seconds": seconds, "checkpoint_seconds": held}]
         self.since = now
         text = io.StringIO()
         # Some epochs have an evaluation more; and a run that an earlier version began may have other columns.
