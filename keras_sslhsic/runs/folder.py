@@ -27,6 +27,8 @@ VIEWS, CURVES, FEATURES = pictures.VIEWS, pictures.CURVES, pictures.FEATURES
 NEIGHBOURS = pictures.NEIGHBOURS
 BROKEN = "broken_images.log"
 CHECKPOINTS, LOGS = "checkpoints", "logs"
+# Fields that a run may go on with others of: its length, its machines, and what it keeps.
+_FREE = {"epochs", "strategy", "checkpoints.keep", "checkpoints.best"}
 
 
 def is_finished(workdir: str | os.PathLike) -> bool:
@@ -42,7 +44,7 @@ def own_folder(workdir: Path, machines: tf.distribute.Strategy) -> Path:
 
 
 def check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
-    """Raises ValueError unless the folder is free for a run to begin, or holds the one to resume, be it for other epochs."""
+    """Raises ValueError unless the folder is free for a run to begin, or holds the one to resume, be it for longer."""
     name = display(workdir)
     for folder in (workdir, workdir / CHECKPOINTS, workdir / LOGS):
         if os.path.lexists(folder) and not folder.is_dir():
@@ -50,8 +52,10 @@ def check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
     if (workdir / CONFIG).exists():
         flat = configs.flatten(ConfigDict(json.loads(json.dumps(configs.completed(config).to_dict()))))
         other = configs.flatten(ConfigDict(json.loads(json.dumps(_read_config(workdir)))))
-        differing = sorted(key for key in flat.keys() | other.keys() if flat.get(key) != other.get(key))
-        if differing not in ([], ["epochs"]):
+        differing = sorted(
+            key for key in (flat.keys() | other.keys()) - _FREE if flat.get(key) != other.get(key)
+        )
+        if differing:
             raise ValueError(
                 f"{name} holds a run of another config; they differ in "
                 + ", ".join(

@@ -39,5 +39,6 @@ def test_a_trainer_reads_what_workers_of_a_service_decode(tmp_path):
     encoder = keras.Model(pixels, keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3)(pixels)))
     model = SSLHSIC(encoder, 8, 4, views=views.small_image(8))
     model.compile(LARS(0.1))
+    images = images.apply(tf.data.experimental.assert_cardinality(4))
     history = model.fit(images, epochs=2, verbose=0).history
     assert np.isfinite(history["loss"]).all() and int(model.step.numpy()) == 2 * 4
