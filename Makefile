@@ -43,7 +43,7 @@ test-settings: .venv/installed
 	TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 $(BIN)/pytest $(NUMERICAL)
 
 test-beam: .venv/installed .venv-beam/installed
-	.venv-beam/bin/python -m pytest tests/data_pipeline/test_prepare.py
+	.venv-beam/bin/python -m pytest tests/data_pipeline/test_prepare.py tests/zoo/test_shards.py
 
 .PHONY: test-addons
 test-addons: .venv/installed .venv-addons/expected.npz

@@ -122,7 +122,7 @@ class _NoLoss(losses.Objective):
 def _resized(policy) -> Callable:
     """Views that are the images' centres."""
 
-    def make_views(images, seed):
+    def make_views(images, seed, size):
         images = views.prepare(images, policy)
         top, left = ((side - policy.size) // 2 for side in images.shape[1:3])
         return (images[:, top : top + policy.size, left : left + policy.size],) * 2

@@ -5,6 +5,7 @@ from keras_sslhsic.evaluation.probes import KNNProbe as KNNProbe
 from keras_sslhsic.evaluation.probes import LinearProbe as LinearProbe
 from keras_sslhsic.training.callbacks import StopOnFault as StopOnFault
 from keras_sslhsic.training.callbacks import TargetEMA as TargetEMA
+from keras_sslhsic.training.callbacks import ViewSizes as ViewSizes
 from keras_sslhsic.training.callbacks import WatchCollapse as WatchCollapse
 from keras_sslhsic.training.callbacks import WatchRate as WatchRate
 from keras_sslhsic.training.callbacks import WeightEMA as WeightEMA

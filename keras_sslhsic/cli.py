@@ -245,14 +245,25 @@ def _parser(settings: bool = False) -> argparse.ArgumentParser:
     extract.add_argument("--model", required=True, help="a name of the zoo, a .keras file, a run folder, ...")
     extract.add_argument("--data", required=True, help="a folder of images, at any depth")
     extract.add_argument(
-        "--out", required=True, help="NAME.npz or NAME.parquet; stopped, the same command goes on"
+        "--out",
+        required=True,
+        help="NAME.npz or NAME.parquet, with --runner a folder; stopped, the same command goes on",
     )
     _image_size(extract, "of what the encoder sees of an image, its central square")
     extract.add_argument("--batch-size", type=int, default=64, help="images a step, at most (default: 64)")
     _memory(extract)
+    extract.add_argument(
+        "--runner", help="of Apache Beam, for shards of features: DirectRunner, FlinkRunner, SparkRunner, ..."
+    )
+    extract.add_argument(
+        "--beam-options", help="of the pipeline: key=value,key=value,... (direct_num_workers=2)"
+    )
+    extract.add_argument("--shards", type=int, help="files in the folder (default: one for 8,192 images)")
 
     index = _command(commands, "index", _index, "make the features of many images searchable")
-    index.add_argument("--features", required=True, help="NAME.npz or NAME.parquet of `extract`")
+    index.add_argument(
+        "--features", required=True, help="NAME.npz or NAME.parquet of `extract`, or its folder of shards"
+    )
     index.add_argument("--out", required=True, help="the folder of the index; one that is there is replaced")
 
     search = _command(commands, "search", _search, "find the images of an index that are nearest to an image")
@@ -613,18 +624,41 @@ def _reproduce(options: argparse.Namespace) -> None:
 
 
 def _extract(options: argparse.Namespace) -> None:
-    from keras_sslhsic.zoo.extract import extract
+    settings = options.batch_size, options.memory_mb, options.image_size
+    if options.runner:
+        extracted = _shards()(
+            options.model,
+            options.data,
+            options.out,
+            options.runner,
+            [f"--{option}" for option in (options.beam_options or "").split(",") if option],
+            options.shards,
+            *settings,
+        )
+    elif options.beam_options or options.shards:
+        raise ValueError("--beam-options and --shards go with --runner, such as --runner DirectRunner.")
+    else:
+        from keras_sslhsic.zoo.extract import extract
 
-    extracted = extract(
-        options.model, options.data, options.out, options.batch_size, options.memory_mb, options.image_size
-    )
+        extracted = extract(options.model, options.data, options.out, *settings)
     out, data = display(extracted.out), display(options.data)
     size = f", of images of {extracted.image_size} pixels" if extracted.image_size else ""
     print(f"{extracted.rows} rows in {out}, {extracted.computed} of them computed now{size}.")
     if extracted.gone:
         print(f"{extracted.gone} images are no longer under {data}: their rows were left out.")
     if extracted.broken:
-        print(f"{len(extracted.broken)} images could not be read; {out}.broken.txt names them.")
+        named = f"{out}/*.broken.txt name" if options.runner else f"{out}.broken.txt names"
+        print(f"{len(extracted.broken)} images could not be read; {named} them.")
+
+
+def _shards() -> Callable[..., Any]:
+    try:
+        import apache_beam  # noqa: F401
+    except ImportError as error:
+        raise ImportError("--runner needs Apache Beam: pip install 'keras_sslhsic[beam]'.") from error
+    from keras_sslhsic.zoo.shards import extract_shards
+
+    return extract_shards
 
 
 def _index(options: argparse.Namespace) -> None:

@@ -28,7 +28,7 @@ _PANELS = (
     ("Target decay tau", ("tau",)),
     ("Online accuracy", ("online_accuracy",)),
 )
-_NOT_DRAWN = {"epoch", "seconds", "hsic_zz"}  # whose square root is
+_NOT_DRAWN = {"epoch", "seconds", "checkpoint_seconds", "hsic_zz"}  # whose square root is
 
 
 def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = None) -> "Figure":

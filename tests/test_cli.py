@@ -16,7 +16,7 @@ import tensorflow as tf
 from PIL import Image
 
 import keras_sslhsic_command
-from keras_sslhsic import cli
+from keras_sslhsic import callbacks, cli
 from keras_sslhsic.encoders import EncoderSpec
 from keras_sslhsic.evaluation import PROTOCOLS, Result, results
 from keras_sslhsic.runs import build, config, evaluate, folder, pretrain
@@ -634,14 +634,17 @@ def test_a_run_of_images_of_four_channels_ends_and_leaves_no_precision_behind(fo
 def test_the_history_of_several_sessions_adds_up(tmp_path):
     file = tmp_path / "history.csv"
     file.write_text("epoch,loss,gone\n0,0.5,1.0\n1,0.4,1.0\n2,0.3,1.0\n")
-    records = folder.HistoryFile(file, time.monotonic() - 5)
+    saves = callbacks.Checkpoint(tmp_path)
+    records = folder.HistoryFile(file, time.monotonic() - 5, saves)
     records.on_epoch_end(1, {"loss": 0.25, "new": 1})
+    saves.seconds = 0.25
     records.on_epoch_end(2, {"loss": 0.125, "new": 2})
     history = folder.read_history(file)
     assert history["loss"] == [0.5, 0.25, 0.125] and history["epoch"] == [0, 1, 2]
     assert np.isnan(history["new"][0]) and history["new"][1:] == [1, 2]
     assert history["gone"][0] == 1.0 and np.isnan(history["gone"][1:]).all()
     assert 5 <= history["seconds"][1] < 15 and 0 <= history["seconds"][2] < 5
+    assert history["checkpoint_seconds"][1:] == [0, 0.25]
 
 
 def test_the_fields_of_a_config_are_printed_with_their_values(capsys):

@@ -126,6 +126,25 @@ def test_a_run_from_before_crops_had_a_law_goes_on_if_its_views_are_the_same(tmp
     folder.check_folder(tmp_path, settings, resume=True)
 
 
+def test_a_run_may_go_on_elsewhere_and_keep_more_of_its_checkpoints(tmp_path):
+    settings = config.load(CONFIGS[0].with_name("fashion_small.py"))
+    (tmp_path / folder.CONFIG).write_text(json.dumps(settings.to_dict()))
+    elsewhere = config.load(
+        CONFIGS[0].with_name("fashion_small.py"),
+        ["epochs=30", "strategy=mirrored", "checkpoints.keep=5", "checkpoints.best=knn_top1"],
+    )
+    folder.check_folder(tmp_path, elsewhere, resume=True)
+    for change in ("chunks=2", "view_sizes=[20,28]", "batch_size=64"):
+        with pytest.raises(ValueError, match=f"they differ in {change.partition('=')[0]}"):
+            folder.check_folder(tmp_path, config.overridden(settings, [change]), resume=True)
+    for wrong, message in {
+        "view_sizes=[28,20]": r"from small to large, each once, found \[28, 20\]",
+        "checkpoints.keep=0": r"checkpoints.keep",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            config.completed(config.overridden(settings, [wrong]))
+
+
 def test_the_page_of_the_fields_is_what_the_command_prints():
     page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
     printed = "\n".join(schema.describe())

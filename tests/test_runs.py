@@ -98,7 +98,8 @@ def contents(run):
             lambda name, item: found.update({name: item[()].tobytes()} if hasattr(item, "dtype") else {})
         )
     history, summary = folder.read_history(run / "history.csv"), folder.read_summary(run)
-    return found, history | {"seconds": None}, summary | {"seconds": None}
+    timeless = dict.fromkeys(("seconds", "checkpoint_seconds"))
+    return found, history | timeless, summary | {"seconds": None}
 
 
 @pytest.mark.slow
@@ -233,6 +234,33 @@ def test_a_run_without_its_checkpoints_says_that_it_begins_with_the_first_epoch(
         file.unlink()
     with pytest.warns(UserWarning, match="training begins with the first epoch"):
         run_of(tmp_path / "run", resume=True)
+
+
+def test_a_run_ends_with_the_encoder_of_the_best_epoch_too(run_of, tmp_path, monkeypatch):
+    class Probe(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["knn_top1"] = (0.75, 0.5)[epoch]
+
+    monkeypatch.setattr(pretrain, "callbacks", lambda groups: [Probe()])
+    evals = {"knn": {"k": 5, "every": 1}}
+    run_of(tmp_path / "run", evals=evals, checkpoints={"keep": 1, "best": "knn_top1"})
+    assert sorted(os.listdir(tmp_path / "run")) == sorted([*FILES, "best_encoder.keras"])
+    assert folder.read_summary(tmp_path / "run")["best"] == {"epochs": 1, "knn_top1": 0.75}
+    for file, epoch in (("best_encoder.keras", 1), ("encoder.keras", 2)):
+        _, values = checkpoint._read(tmp_path / "run" / "checkpoints" / f"checkpoint-{epoch:06d}.npz")
+        expected = next(
+            value for name, value in values.items() if name.startswith("model/ema_encoder/conv2d")
+        )
+        found = keras.models.load_model(tmp_path / "run" / file)
+        kernels = [w.numpy() for w in found.weights if w.shape == expected.shape]
+        np.testing.assert_array_equal(kernels, [expected])
+
+    for best, watched in (("online_accuracy", evals), ("loss", evals), ("knn_top1", {})):
+        with pytest.raises(ValueError, match=rf"checkpoints\.best of the config must be .* found '{best}'"):
+            run_of(tmp_path / "other", evals=watched, checkpoints={"best": best})
+    with pytest.raises(ValueError, match="cannot grow over the sizes 4, 8: the encoder reads 8 x 8 alone"):
+        run_of(tmp_path / "other", view_sizes=[4, 8])
+    assert not (tmp_path / "other" / "config.json").exists()
 
 
 def test_a_run_does_not_finish_with_weights_that_are_not_finite(run_of, tmp_path, monkeypatch):

@@ -127,8 +127,9 @@ def completed(config: ConfigDict) -> ConfigDict:
     schema.check("", schema.fields_of(schema.Run), given)
     data = given["data"] = {**given.get("data", {})}
     data.setdefault("source", "folder" if "path" in data else "tfds" if "name" in data else "bundled")
-    schema.check("optimizer", schema.fields_of(schema.Optimizer), given.get("optimizer", {}))
-    given["optimizer"] = dataclasses.asdict(schema.Optimizer(**given.get("optimizer", {})))
+    for section, part in (("optimizer", schema.Optimizer), ("checkpoints", schema.Checkpoints)):
+        schema.check(section, schema.fields_of(part), given.get(section, {}))
+        given[section] = dataclasses.asdict(part(**given.get(section, {})))
     if given.get("evals") is None:
         given["evals"] = dict(QUICK) if data["source"] == "bundled" else {}
     run = dataclasses.asdict(schema.Run(**given))

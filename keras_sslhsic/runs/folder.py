@@ -17,15 +17,18 @@ from ml_collections import ConfigDict
 from keras_sslhsic import pictures
 from keras_sslhsic.files import display, is_leftover, read_json, read_regular, write_text
 from keras_sslhsic.runs import config as configs
+from keras_sslhsic.training.checkpoint import Checkpoint
 
 CONFIG, SUMMARY, HISTORY = "config.json", "summary.json", "history.csv"
 RESULTS = "results.jsonl"
 ENCODER, MODEL, WEIGHTS = "encoder.keras", "model.keras", "encoder.weights.h5"
-INITIAL = "initial_encoder.keras"
+INITIAL, BEST = "initial_encoder.keras", "best_encoder.keras"
 VIEWS, CURVES, FEATURES = pictures.VIEWS, pictures.CURVES, pictures.FEATURES
 NEIGHBOURS = pictures.NEIGHBOURS
 BROKEN = "broken_images.log"
 CHECKPOINTS, LOGS = "checkpoints", "logs"
+# Fields that a run may go on with others of: its length, its machines, and what it keeps.
+_FREE = {"epochs", "strategy", "checkpoints.keep", "checkpoints.best"}
 
 
 def is_finished(workdir: str | os.PathLike) -> bool:
@@ -41,7 +44,7 @@ def own_folder(workdir: Path, machines: tf.distribute.Strategy) -> Path:
 
 
 def check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
-    """Raises ValueError unless the folder is free for a run to begin, or holds the one to resume, be it for other epochs."""
+    """Raises ValueError unless the folder is free for a run to begin, or holds the one to resume, be it for longer."""
     name = display(workdir)
     for folder in (workdir, workdir / CHECKPOINTS, workdir / LOGS):
         if os.path.lexists(folder) and not folder.is_dir():
@@ -49,8 +52,10 @@ def check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
     if (workdir / CONFIG).exists():
         flat = configs.flatten(ConfigDict(json.loads(json.dumps(configs.completed(config).to_dict()))))
         other = configs.flatten(ConfigDict(json.loads(json.dumps(_read_config(workdir)))))
-        differing = sorted(key for key in flat.keys() | other.keys() if flat.get(key) != other.get(key))
-        if differing not in ([], ["epochs"]):
+        differing = sorted(
+            key for key in (flat.keys() | other.keys()) - _FREE if flat.get(key) != other.get(key)
+        )
+        if differing:
             raise ValueError(
                 f"{name} holds a run of another config; they differ in "
                 + ", ".join(
@@ -164,6 +169,7 @@ class HistoryFile(keras.callbacks.Callback):
     Args:
         file: the CSV file; its lines are read now.
         since: `time.monotonic()` from which the first epoch's seconds count.
+        checkpoint: comes after this one; for how many of the seconds it has held training up is written too.
 
     Attributes:
         since: the end of the last epoch.
@@ -173,9 +179,9 @@ class HistoryFile(keras.callbacks.Callback):
         ValueError: if the file is not such a history.
     """
 
-    def __init__(self, file: Path, since: float):
+    def __init__(self, file: Path, since: float, checkpoint: Checkpoint):
         super().__init__()
-        self.file = file
+        self.file, self.checkpoint = file, checkpoint
         self.since = since
         self.rows: list[dict[str, Any]] = [*_read_rows(file)]
 
@@ -183,7 +189,9 @@ class HistoryFile(keras.callbacks.Callback):
         now = time.monotonic()
         metrics = {name: float(value) for name, value in (logs or {}).items()}
         seconds = round(now - self.since, 1)
-        self.rows[epoch:] = [{"epoch": epoch, **metrics, "seconds": seconds}]
+        # That of the epoch before, which came after its row.
+        held = round(self.checkpoint.seconds, 3)
+        self.rows[epoch:] = [{"epoch": epoch, **metrics, "seconds": seconds, "checkpoint_seconds": held}]
         self.since = now
         text = io.StringIO()
         # Some epochs have an evaluation more; and a run that an earlier version began may have other columns.

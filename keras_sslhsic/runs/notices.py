@@ -24,11 +24,12 @@ def before_training(
         intended: epochs that the run was to have before, if it has others now.
     """
     epochs = "1 epoch" if config.epochs == 1 else f"{config.epochs} epochs"
+    sizes = ", then ".join(map(str, config.view_sizes or [model.policy.size]))
     source = f", as {config.init} has it," if config.init else ""
     yield (
         f"{config.method} trains {model.encoder.name}{source} with {count_parameters(model.encoder):,} parameters on "
         f"{images.num_examples:,} images: {epochs} of {images.steps_per_epoch:,} steps, {config.batch_size} "
-        f"images a step, {model.policy.num_views} views of {model.policy.size} pixels of each."
+        f"images a step, {model.policy.num_views} views of {sizes} pixels of each."
     )
     base, batch = config.optimizer.learning_rate, config.batch_size
     if batch != 256:

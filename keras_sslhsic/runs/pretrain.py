@@ -21,12 +21,13 @@ from keras_sslhsic.lock import held
 from keras_sslhsic.runs import config as configs
 from keras_sslhsic.runs import defaults, folder, notices
 from keras_sslhsic.runs.build import build_model
-from keras_sslhsic.runs.evaluate import callbacks, encoders_of, evaluate_run, groups_of
+from keras_sslhsic.runs.evaluate import Group, callbacks, encoders_of, evaluate_run, groups_of
 from keras_sslhsic.training import inputs
-from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
+from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA, ViewSizes
 from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.progress import Progress
 from keras_sslhsic.training.strategy import strategy
+from keras_sslhsic.training.trainer import Trainer
 from keras_sslhsic.zoo import model_files
 
 
@@ -35,7 +36,8 @@ def run(config: ConfigDict, workdir: str | os.PathLike, resume: bool = False) ->
 
     The folder gets config.json, checkpoints/, history.csv, logs/ (TensorBoard), encoder.keras (images in [0, 255] to
     features), initial_encoder.keras (the same before training), model.keras (to train on), encoder.weights.h5, results.jsonl,
-    curves.png, views.png, features.png and summary.json.
+    curves.png, views.png, features.png and summary.json; and best_encoder.keras where `checkpoints.best` of the config says
+    which is the best.
     Each file is written whole, so that a run that was killed at any moment goes on with `resume`; one process at a time
     writes to the folder.
 
@@ -109,21 +111,20 @@ def _pretrain(
     intended: int | None,
 ) -> dict[str, Any]:
     """Trains and fills `workdir`, from the checkpoints in `shared` on, of a run that was to have `intended` epochs before."""
-    records = folder.HistoryFile(workdir / folder.HISTORY, started)
+    checkpoint = Checkpoint(shared / folder.CHECKPOINTS, **config.checkpoints)
+    records = folder.HistoryFile(workdir / folder.HISTORY, started, checkpoint)
     images = source(config, error_log=workdir / folder.BROKEN)
     started_from = workdir / folder.INITIAL
     # What it started from may have been moved since, or trained further.
     init = started_from if config.init and started_from.exists() else config.init
     model = build_model(config, images.steps_per_epoch, machines, init)
     # What `fit` would refuse, and views that cannot be made, are said before anything is written.
-    inputs.check(
-        images,
-        machines.num_replicas_in_sync,
-        model.encoder.input_shape[1:],
-        model.policy,
-        chunks=model.chunks,
-    )
+    sides = model.encoder.input_shape[1:]
+    inputs.check(images, machines.num_replicas_in_sync, sides, model.policy, chunks=model.chunks)
+    if config.view_sizes:
+        inputs.check_growing(images, sides, model.policy, config.view_sizes, config.epochs)
     groups = groups_of(config)
+    _check_best(config.checkpoints.best, model, groups)
     drawn = views.show(images.sample(8), model.policy)
     if intended is not None:
         (workdir / folder.SUMMARY).unlink(missing_ok=True)  # it is not finished any more
@@ -132,7 +133,6 @@ def _pretrain(
     if not (workdir / folder.INITIAL).exists():
         model_files.save_model(model.serving_encoder(), workdir / folder.INITIAL, {})
 
-    checkpoint = Checkpoint(shared / folder.CHECKPOINTS)
     trained = checkpoint.restore(model)
     if records.rows and not trained:
         warnings.warn(
@@ -149,6 +149,7 @@ def _pretrain(
         verbose=0,
         callbacks=[
             *([TargetEMA(config.target_ema)] if model.target else []),
+            *([ViewSizes(config.view_sizes)] if config.view_sizes else []),
             StopOnFault(),
             *callbacks(groups),
             records,
@@ -177,12 +178,30 @@ def _pretrain(
         "epochs": config.epochs,
         "seconds": round(seconds, 1),
         "metrics": {
-            name: _last(values) for name, values in history.items() if name not in ("epoch", "seconds")
+            name: _last(values)
+            for name, values in history.items()
+            if name not in ("epoch", "seconds", "checkpoint_seconds")
         },
         "results": rows,
     }
+    if epoch := checkpoint.restore_best(model):
+        model_files.save_model(model.serving_encoder(), workdir / folder.BEST, {})
+        summary["best"] = {"epochs": epoch, checkpoint.best: checkpoint.best_value}
     write_json(workdir / folder.SUMMARY, summary)
     return summary
+
+
+def _check_best(best: str | None, model: Trainer, groups: Sequence[Group]) -> None:
+    """Raises ValueError for a measure that is never logged."""
+    watched = [label for group in groups for label in group.every]
+    if best is None or any(best.startswith(f"{label}_") for label in watched):
+        return
+    if best != "online_accuracy" or model.num_classes is None:
+        known = ["online_accuracy"] * (model.num_classes is not None) + [f"{label}_..." for label in watched]
+        raise ValueError(
+            "checkpoints.best of the config must be online_accuracy, of a model with num_classes, or the measure of an "
+            f'evaluation with "every", such as knn_top1, found {best!r}: this run logs {", ".join(known) or "neither"}.'
+        )
 
 
 def _draw_neighbours(images: Images, size: int, workdir: Path) -> None:

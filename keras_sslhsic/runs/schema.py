@@ -20,6 +20,7 @@ from keras_sslhsic.data.sources import SOURCES
 from keras_sslhsic.encoders import build_encoder
 from keras_sslhsic.losses import LOSSES
 from keras_sslhsic.methods import METHODS
+from keras_sslhsic.training.callbacks import ViewSizes
 from keras_sslhsic.views import ViewPolicy
 
 REQUIRED = inspect.Parameter.empty
@@ -48,6 +49,24 @@ class Optimizer:
 
 
 @dataclasses.dataclass(frozen=True)
+class Checkpoints:
+    """Which of the checkpoints, one an epoch, stay; a run goes on with the newest.
+
+    Attributes:
+        keep: how many of the newest.
+        best: what is logged, and more of which is better: online_accuracy, or the measure of an evaluation with "every", such
+            as knn_top1. The checkpoint of the epoch with the largest value stays too, and the run ends with its encoder in
+            best_encoder.keras. None: the newest alone.
+    """
+
+    keep: int = 2
+    best: str | None = None
+
+    def __post_init__(self) -> None:
+        checks.integer("checkpoints.keep", self.keep, 1)
+
+
+@dataclasses.dataclass(frozen=True)
 class Run:
     """A run: what is trained, on what, and for how long.
 
@@ -68,12 +87,15 @@ class Run:
         method: which networks follow the encoder, and how views are compared.
         model: arguments of the method.
         views: what is done to an image to make its views; the fields below, or the name of a preset.
+        view_sizes: sides of views from small to large, for equal parts of the epochs one after the other, the last of them
+            that of the views: training on small views first takes less time. None given: one size throughout.
         loss: the loss and its arguments; None is the method's own.
         optimizer: the optimizer and its learning rate.
         target_ema: decay of the target network's moving average at the beginning; it rises to 1, but MoCo's, which stays.
         evals: label -> evaluation at the end: its "protocol" where that is not the label, "data" where it measures on other
             images than those of the run, "every" so many epochs while it trains, and settings of the protocol. None: kNN and
             a linear classifier on the bundled images, none on others.
+        checkpoints: which checkpoints stay.
     """
 
     name: str = "run"
@@ -90,16 +112,20 @@ class Run:
     method: str = "ssl_hsic"
     model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     views: str | Mapping[str, Any] | None = "byol"
+    view_sizes: Sequence[int] = ()
     loss: Mapping[str, Any] | None = None
     optimizer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     target_ema: float = 0.99
     evals: Mapping[str, Any] | None = None
+    checkpoints: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checks.integer("seed", self.seed, 0, most=2**31 - 1)
         checks.number("target_ema", self.target_ema, most=1.0)
         for name in ("epochs", "batch_size", "steps_per_execution", "chunks"):
             checks.integer(name, getattr(self, name), 1)
+        if self.view_sizes:
+            ViewSizes(self.view_sizes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +259,7 @@ def sections(source: str, method: str, loss: str | None, init: str | None = None
         **parts,
         **({"loss": loss_fields(loss)} if loss else {}),
         "optimizer": fields_of(Optimizer),
+        "checkpoints": fields_of(Checkpoints),
     }
 
 

@@ -1,12 +1,12 @@
-"""Callbacks that belong to training: the target's schedule, evaluation weights, faults and collapse."""
+"""Callbacks that belong to training: schedules of target and view size, evaluation weights, faults and collapse."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
-from keras_sslhsic import compat
+from keras_sslhsic import checks, compat
 from keras_sslhsic.training import schedules
 from keras_sslhsic.training.schedules import TargetDecay
 
@@ -101,6 +101,41 @@ class WatchRate(keras.callbacks.Callback):
                 "Give a schedule over all the training, or compile with a new optimizer to begin anew.",
                 stacklevel=2,
             )
+
+
+class ViewSizes(keras.callbacks.Callback):
+    """Trains on small views first: their side grows over the epochs (progressive resizing).
+
+    The sizes have equal parts of the epochs, the last of them what is left over, and each has a program of its own, which is
+    compiled when its first epoch begins. A run that goes on takes the size of its epoch. Validation and probes see images at
+    their full size throughout.
+
+    Args:
+        sizes: sides in pixels, from small to large; the last is `size` of the views.
+
+    Raises:
+        ValueError: for other sizes; at the beginning of `fit`, for views that cannot have them, `inputs.check_growing`.
+
+    Example:
+        model.fit(images, epochs=90, callbacks=[ViewSizes([128, 160, 192, 224])])
+    """
+
+    def __init__(self, sizes: Sequence[int]):
+        super().__init__()
+        for size in sizes:
+            checks.integer("a size of views", size, 1)
+        if not sizes or sorted({*sizes}) != [*sizes]:
+            raise ValueError(
+                f"The sizes of views must be one or more, from small to large, each once, found {[*sizes]}."
+            )
+        self.sizes = tuple(map(int, sizes))
+
+    def at(self, epoch: int, epochs: int) -> int:
+        """The size of an epoch, counted from 0, of so many."""
+        return self.sizes[min(epoch * len(self.sizes) // epochs, len(self.sizes) - 1)]
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.model.set_view_size(self.at(epoch, self.params["epochs"]))
 
 
 def _coming(callback: keras.callbacks.Callback) -> int:

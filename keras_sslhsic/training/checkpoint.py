@@ -6,8 +6,11 @@ import io
 import json
 import os
 import re
+import time
 import warnings
 import zipfile
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,9 @@ class Checkpoint(keras.callbacks.Callback):
     and started again ends with the same weights as one that was not. Any other data set starts again at its own
     beginning, and `fit` warns of it.
 
+    Training stands still while the state is copied to the memory of the host; it is written meanwhile, by one thread, and
+    `fit` ends when the last file is on the disk. What goes wrong with a file is raised at the next one, or at that end.
+
     Whoever finds a file finds all of it (see `files.written_whole`), and one process at a time trains into a directory. A
     file that is damaged all the same, which its digest tells, is passed over with a warning, and the one before it taken.
     Weights that are not finite are never saved.
@@ -45,6 +51,12 @@ class Checkpoint(keras.callbacks.Callback):
     Args:
         directory: where the files go, `checkpoint-<epoch>.npz`; made if it is missing.
         keep: how many of the newest files stay, >= 1.
+        best: a name in the logs of which more is better, such as "online_accuracy" or the "knn_top1" of a probe before this
+            one in the list of callbacks: the file of the epoch with the largest value stays too, and `restore_best` takes it.
+
+    Attributes:
+        seconds: for which training stood still at the end of the last epoch.
+        best_epoch: epochs that the best file has finished; None if no epoch has logged `best` yet.
 
     Raises:
         ValueError: if keep < 1.
@@ -54,26 +66,55 @@ class Checkpoint(keras.callbacks.Callback):
         model.fit(dataset, epochs=100, callbacks=[Checkpoint("runs/a/checkpoints")])   # again after a crash
     """
 
-    def __init__(self, directory: str | os.PathLike, keep: int = 2):
+    def __init__(self, directory: str | os.PathLike, keep: int = 2, best: str | None = None):
         super().__init__()
         if keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}.")
         self.directory = Path(directory)
-        self.keep = keep
+        self.keep, self.best = keep, best
+        self.best_epoch: int | None = None
+        self.best_value = -np.inf
+        self.seconds = 0.0
         self.num_images: int | None = None
         self._data: str | None = None  # digest of the images
         self._damaged: set[Path] = set()  # files that were warned of
+        self._writer = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if np.isfinite(float((logs or {}).get("loss", 0.0))):  # else the last good checkpoint stays the last
-            self.save(self.model, epoch + 1)
+        began, logs = time.monotonic(), logs or {}
+        if np.isfinite(float(logs.get("loss", 0.0))):  # else the last good checkpoint stays the last
+            value = float(logs.get(self.best, np.nan)) if self.best else np.nan
+            if value > self.best_value:
+                self.best_epoch, self.best_value = epoch + 1, value
+            self._begin(self.model, epoch + 1)
+        self.seconds = time.monotonic() - began
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._end()
+        # Workers that go on at once find the chief's last file.
+        compat.of_all_replicas(self.model.distribute_strategy, 0)
+        if self.best is not None and self.best_epoch is None:
+            warnings.warn(
+                f"No epoch has logged {self.best!r}, of which the best checkpoint was to be kept: the logs hold "
+                f"{', '.join(logs or {})}.",
+                stacklevel=2,
+            )
 
     def save(self, model: keras.Model, epoch: int) -> Path:
         """Writes the state of a model that has finished `epoch` epochs, on the chief; returns the file.
 
         Raises:
             FloatingPointError: if a variable is not finite; nothing is written then.
+            OSError: if it cannot be written.
         """
+        file = self._begin(model, epoch)
+        self._end()
+        return file
+
+    def _begin(self, model: keras.Model, epoch: int) -> Path:
+        """Copies the state, and has it written meanwhile."""
+        self._end()  # one copy at a time
         values = state.arrays(state.variables(model))
         if name := state.not_finite(values):
             last = f"the last checkpoint is of epoch {self.epoch}" if self.epoch else "there is no checkpoint"
@@ -92,10 +133,24 @@ class Checkpoint(keras.callbacks.Callback):
                 "images": self.num_images,
                 "data": self._data,
             }
-            _write(file, meta, values)
-            for old in self.files()[: -self.keep]:
-                old.unlink(missing_ok=True)
+            if self.best_epoch is not None:
+                meta["best"] = {"of": self.best, "epoch": self.best_epoch, "value": self.best_value}
+            self._writing = self._writer.submit(self._write, file, meta, values, self.best_epoch)
         return file
+
+    def _write(
+        self, file: Path, meta: dict[str, Any], values: dict[str, np.ndarray], best: int | None
+    ) -> None:
+        _write(file, meta, values)
+        for old in self.files()[: -self.keep]:
+            if _epoch(old) != best:
+                old.unlink(missing_ok=True)
+
+    def _end(self) -> None:
+        """Waits for what is being written; raises what went wrong with it, once."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def files(self) -> list[Path]:
         """The checkpoints in the directory, oldest first."""
@@ -129,12 +184,40 @@ class Checkpoint(keras.callbacks.Callback):
             )
         return epoch
 
+    def restore_best(self, model: keras.Model) -> int:
+        """Puts the best checkpoint into a compiled model; returns the epochs that it has finished, 0 if there is none.
+
+        Raises:
+            ValueError: as `restore`.
+        """
+        if self.best_epoch is None:
+            return 0
+        file = self.directory / _NAME.format(self.best_epoch)
+        try:
+            meta, values = _read(file)
+        except _DamagedError as error:
+            raise ValueError(
+                f"{display(file)}, the best checkpoint, cannot be read: {error}. Take the last one."
+            ) from error
+        return self._put(model, file, meta, values)
+
     def _restore_newest(self, model: keras.Model) -> int:
-        self.num_images = self._data = None
+        self.num_images = self._data = self.best_epoch = None
+        self.best_value = -np.inf
         newest = self._newest()
         if newest is None:
             return 0
-        file, meta, values = newest
+        _, meta, _ = newest
+        self._put(model, *newest)
+        self.num_images, self._data = meta.get("images"), meta.get("data")
+        best = meta.get("best", {})
+        if best.get("of") == self.best is not None:
+            self.best_epoch, self.best_value = best["epoch"], best["value"]
+        return meta["epoch"]
+
+    def _put(
+        self, model: keras.Model, file: Path, meta: dict[str, Any], values: dict[str, np.ndarray]
+    ) -> int:
         if meta["seed"] != model.seed:
             raise ValueError(
                 f"{display(file)} was trained with the seed {meta['seed']}, and the model has {model.seed}: it would see "
@@ -149,7 +232,6 @@ class Checkpoint(keras.callbacks.Callback):
                 f"{display(file)} is the checkpoint of another model or optimizer: {display(error)}. Give another directory, "
                 "or the configuration that wrote it."
             ) from error
-        self.num_images, self._data = meta.get("images"), meta.get("data")
         return meta["epoch"]
 
     def _newest(self) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]] | None:
@@ -191,14 +273,19 @@ class Checkpoint(keras.callbacks.Callback):
             "give the images of before, or another directory to begin anew."
         )
 
-    def alone(self, model: keras.Model) -> contextlib.AbstractContextManager[None]:
-        """Keeps the directory to this process, if it is the one that writes.
+    @contextlib.contextmanager
+    def alone(self, model: keras.Model) -> Iterator[None]:
+        """Keeps the directory to this process, if it is the one that writes, until all is written.
 
         Raises:
             lock.InUseError: on entering, if another process trains into it.
         """
         writes = model.distribute_strategy.extended.should_checkpoint
-        return held(self.directory) if writes else contextlib.nullcontext()
+        with held(self.directory) if writes else contextlib.nullcontext():
+            try:
+                yield
+            finally:
+                self._end()
 
 
 # The file -----------------------------------------------------------------------------------------------------------
@@ -240,6 +327,12 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
                 raise ValueError(f"it says that it is of epoch {meta['epoch']} and seed {meta['seed']}")
             if not isinstance(meta.get("images"), int | None) or not isinstance(meta.get("data"), str | None):
                 raise ValueError(f"it says that it was trained on {meta['images']} images, {meta['data']}")
+            if best := meta.get("best"):
+                meta["best"] = {
+                    "of": str(best["of"]),
+                    "epoch": int(best["epoch"]),
+                    "value": float(best["value"]),
+                }
             if name := state.not_finite(values):
                 raise ValueError(f"{name} is not finite")
     except Exception as error:  # damage makes zipfile, NumPy and JSON raise almost anything

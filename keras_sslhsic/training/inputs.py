@@ -1,6 +1,7 @@
 """The checks of images that come before training, evaluation and features."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -56,6 +57,31 @@ def check(
         if training:
             _check_batch(image.shape[0], num_replicas)
             _check_parts(image.shape[0], num_replicas, chunks)
+
+
+def check_growing(x: Any, wanted: Sides, policy: ViewPolicy, sizes: Sequence[int], epochs: int) -> None:
+    """Raises a ValueError for views that cannot grow over the sizes of a `callbacks.ViewSizes`.
+
+    Args:
+        x: what `streams.given` returns.
+        wanted: (height, width, channels) that the encoder reads; None in a place is free.
+        policy: of the views.
+        sizes: from small to large.
+        epochs: of the training.
+    """
+    if not isinstance(x, tf.distribute.DistributedDataset) and isinstance(unpack(x.element_spec)[0], tuple):
+        reason = "the images come as crops that are ready-made. Leave out host_crops, or the sizes"
+    elif policy.local.count:
+        reason = f"they have two sizes, {policy.size} and {policy.local.size} pixels. Leave out the sizes"
+    elif None not in wanted[:2]:
+        reason = f"the encoder reads {wanted[0]} x {wanted[1]} alone. Build it with input_shape=(None, None, {wanted[2]})"
+    elif sizes[-1] != policy.size:
+        reason = f"the last has to be the size of the views, {policy.size}. Give that"
+    elif len(sizes) > epochs:
+        reason = f"each wants an epoch, and there are {epochs}. Give fewer sizes"
+    else:
+        return
+    raise ValueError(f"Views cannot grow over the sizes {', '.join(map(str, sizes))}: {reason}.")
 
 
 def of_size_given(x: Any, policy: ViewPolicy) -> ViewPolicy:

@@ -1,6 +1,7 @@
 """The training of an encoder without labels, whatever the method and the loss."""
 
 import contextlib
+import dataclasses
 import functools
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from keras_sslhsic.training import (
     state,
     streams,
 )
-from keras_sslhsic.training.callbacks import StopOnFault, WatchCollapse, WatchRate
+from keras_sslhsic.training.callbacks import StopOnFault, ViewSizes, WatchCollapse, WatchRate
 from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.chunks import Encoded, of_batch
 from keras_sslhsic.training.encoding import EncodingModel, unit_range
@@ -66,6 +67,7 @@ class Trainer(EncodingModel):
     num_classes: int | None = None
     classifier: Any = None
     chunks = 1
+    view_size: int | None = None  # in training, where it is not that of the policy
 
     def __init__(self, encoder: keras.Model, views: Any = "byol", seed: int = 0, **kwargs: Any):
         checks.integer("seed", seed, -(2**31))
@@ -337,13 +339,23 @@ class Trainer(EncodingModel):
 
     # Steps ------------------------------------------------------------------------------------------------------
 
-    def _views(self, images: Any, seed: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """The views of a batch; each replica draws its own."""
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        seed = tf.random.fold_in(seed, replica, alg="philox")
+    def set_view_size(self, size: int) -> None:
+        """Has the step of training, which is traced anew then, make views of another side in pixels."""
+        if size != (self.view_size or self.policy.size):
+            self.view_size = size
+            self.train_function = None
+            self.make_train_function()
+
+    def _views(self, images: Any, seed: tf.Tensor, size: int | None = None) -> tuple[tf.Tensor, ...]:
+        """The views of a batch, of the policy's size or another; on a replica, those of its images in the whole batch."""
+        context = tf.distribute.get_replica_context()
+        share = context.replica_id_in_sync_group, context.num_replicas_in_sync
+        # As the views of the first replica began, when each had a seed of its own.
+        seed = tf.random.fold_in(seed, 0, alg="philox")
         if isinstance(images, tuple):
-            return policy.finish_views(images, self.policy, seed)
-        return policy.make_views(unit_range(images), self.policy, seed)
+            return policy.finish_views(images, self.policy, seed, share)
+        how = dataclasses.replace(self.policy, size=size or self.policy.size)
+        return policy.make_views(unit_range(images), how, seed, share)
 
     def _seeds(self) -> list[tf.Tensor]:
         """(seed of the views, seed of the loss), int32 [2] each, of the current step."""
@@ -359,7 +371,8 @@ class Trainer(EncodingModel):
     def _encode(self, images: Any, seed: tf.Tensor, training: bool) -> Encoded:
         """What the networks make of views of images."""
         with compat.losses_of_layers(self):
-            hiddens, features = self.hiddens(self._views(images, seed), training)
+            views = self._views(images, seed, self.view_size if training else None)
+            hiddens, features = self.hiddens(views, training)
             of_layers = penalties.added([*self.online_networks, self.ema_encoder])
         return Encoded(hiddens, features, tf.convert_to_tensor(of_layers))
 
@@ -524,6 +537,9 @@ class Trainer(EncodingModel):
             given = streams.of_one_size(given)
         self._check(given)
         self.policy = inputs.of_size_given(given, self.policy)
+        sizes = [size for callback in callbacks if isinstance(callback, ViewSizes) for size in callback.sizes]
+        if sizes:
+            inputs.check_growing(given, self.encoder.input_shape[1:], self.policy, sizes, epochs)
         checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         with contextlib.ExitStack() as stack:
             for checkpoint in checkpoints:
@@ -532,9 +548,10 @@ class Trainer(EncodingModel):
             initial_epoch = max(initial_epoch, restored)
             for checkpoint in checkpoints:
                 checkpoint.train_on(given if isinstance(given, Images) else None)
-            self._warn(given, restored)
+            self._warn(given, restored, min([self.policy.size, *sizes]))
             if steps_per_epoch is None and isinstance(given, Images):
                 steps_per_epoch = given.steps_per_epoch
+            stack.callback(self.set_view_size, self.policy.size)
             self._trace_for(
                 None if isinstance(given, tf.distribute.DistributedDataset) else given.element_spec
             )
@@ -569,8 +586,8 @@ class Trainer(EncodingModel):
             own for own in self.default_callbacks() if not any(isinstance(one, type(own)) for one in given)
         ]
 
-    def _warn(self, data: streams.Given, restored: int) -> None:
-        """Warns of batches that training will not go well on."""
+    def _warn(self, data: streams.Given, restored: int, smallest: int) -> None:
+        """Warns of batches that training, on views of this size at least, will not go well on."""
         if restored and not isinstance(data, Images):
             warnings.warn(
                 f"The checkpoint is of epoch {restored}, and the data set starts again at its own beginning, so that the "
@@ -581,7 +598,8 @@ class Trainer(EncodingModel):
         if not isinstance(data, tf.distribute.DistributedDataset):
             images, _ = unpack(data.element_spec)
             crops = images if isinstance(images, tuple) else (images,) * self.policy.num_views
-            if crops is not images and (message := inputs.aliasing(images, self.policy)):
+            views = dataclasses.replace(self.policy, size=smallest)
+            if crops is not images and (message := inputs.aliasing(images, views)):
                 warnings.warn(message, stacklevel=3)
             if message := self.objective.warning(crops[0].shape[0], len(crops), self.target):
                 warnings.warn(message, stacklevel=3)

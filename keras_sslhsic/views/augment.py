@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import tensorflow as tf
 
 from keras_sslhsic.views import ops
-from keras_sslhsic.views.draws import uniform
+from keras_sslhsic.views.draws import ALL, Share, uniform_of_share
 
 if TYPE_CHECKING:
     from keras_sslhsic.views.policy import ViewPolicy
@@ -49,7 +49,9 @@ class Parameters(NamedTuple):
     angle: tf.Tensor
 
 
-def sample_parameters(batch: int | tf.Tensor, policy: "ViewPolicy", view: int, seed: tf.Tensor) -> Parameters:
+def sample_parameters(
+    batch: int | tf.Tensor, policy: "ViewPolicy", view: int, seed: tf.Tensor, share: Share = ALL
+) -> Parameters:
     """Draws the parameters of one view of each image.
 
     Args:
@@ -57,15 +59,15 @@ def sample_parameters(batch: int | tf.Tensor, policy: "ViewPolicy", view: int, s
         policy: the ranges and probabilities.
         view: index of the view.
         seed: int [2].
+        share: (i, n): the images are part i of n of the batch that the seed is of.
 
     Returns:
         `Parameters`.
     """
-    draws = uniform([batch, 14], seed)
+    draws = uniform_of_share(batch, [14], seed, share)
     column = tf.unstack(draws[:, 4:], axis=1)
-    turns = uniform(
-        [batch, 2], tf.random.fold_in(seed, 0, alg="philox")
-    )  # what came later has a seed of its own
+    # What came later has a seed of its own.
+    turns = uniform_of_share(batch, [2], tf.random.fold_in(seed, 0, alg="philox"), share)
     jitter, (low, high) = policy.jitter, policy.blur.sigma
     return Parameters(
         flip=column[0] < policy.flip,

@@ -5,7 +5,7 @@ import math
 import tensorflow as tf
 
 from keras_sslhsic.views import ops
-from keras_sslhsic.views.draws import uniform
+from keras_sslhsic.views.draws import ALL, Share, uniform_of_share
 
 BOXES = ("redrawn", "clamped")
 _ATTEMPTS = 10
@@ -23,6 +23,7 @@ def sample_crop_boxes(
     area: tuple[float, float] = (0.08, 1.0),
     aspect: tuple[float, float] = (3 / 4, 4 / 3),
     box: str = "redrawn",
+    share: Share = ALL,
 ) -> tf.Tensor:
     """Draws one box an image, its area uniform and its aspect ratio (width / height) log-uniform.
 
@@ -39,6 +40,7 @@ def sample_crop_boxes(
             taken); if none fits, the largest central box of an allowed aspect ratio is taken. So does
             torchvision. "clamped" cuts each side to that of the image, as the released code of BYOL and
             SSL-HSIC does.
+        share: (i, n): the images are part i of n of the batch that the seed is of.
 
     Returns:
         int32 [B, 4]: y, x, height, width in whole pixels, inside the image, at least 1 x 1.
@@ -48,7 +50,7 @@ def sample_crop_boxes(
     """
     check_box(box)
     batch, height, width = shape
-    draws = uniform([batch, 1 if box == "clamped" else _ATTEMPTS, 4], seed)
+    draws = uniform_of_share(batch, [1 if box == "clamped" else _ATTEMPTS, 4], seed, share)
     areas = height * width * (area[0] + (area[1] - area[0]) * draws[..., 0])
     ratios = tf.exp(math.log(aspect[0]) + math.log(aspect[1] / aspect[0]) * draws[..., 1])
     # At least one pixel: a share of a one-pixel-high image rounds to nothing.

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_sslhsic.views import crop as crops
 from keras_sslhsic.views import ops, own
 from keras_sslhsic.views.augment import augment, sample_parameters
+from keras_sslhsic.views.draws import ALL, Share
 
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -305,13 +306,17 @@ def get(identifier: "str | ViewPolicy | Mapping[str, Any] | None") -> ViewPolicy
     )
 
 
-def make_views(images: tf.Tensor, policy: ViewPolicy, seed: tf.Tensor) -> tuple[tf.Tensor, ...]:
+def make_views(
+    images: tf.Tensor, policy: ViewPolicy, seed: tf.Tensor, share: Share = ALL
+) -> tuple[tf.Tensor, ...]:
     """Makes the views of a batch of images.
 
     Args:
         images: [B, H, W, C], uint8 or float in [0, 1]; H, W and C static.
         policy: what to do.
         seed: int [2]; the same seed gives the same views.
+        share: (i, n): the images are part i of n of the batch that the seed is of, and their views those that they have
+            there. Operations of one's own draw for each part by itself.
 
     Returns:
         One float32 [B, S, S, C] a view, S its side, normalised by the policy's mean and standard deviation.
@@ -328,20 +333,25 @@ def make_views(images: tf.Tensor, policy: ViewPolicy, seed: tf.Tensor) -> tuple[
     views = []
     for index, (size, crop) in enumerate(policy.crops):
         crop_seed, seed_after = _seeds(seed, index)
-        boxes = crops.sample_crop_boxes((batch, height, width), crop_seed, crop.area, crop.aspect, crop.box)
+        boxes = crops.sample_crop_boxes(
+            (batch, height, width), crop_seed, crop.area, crop.aspect, crop.box, share
+        )
         view = crops.resize_crops(images, boxes, size, crop.method, crop.antialias, axis=1)
         view = tf.clip_by_value(view, 0.0, 1.0)  # bicubic interpolation overshoots
-        views.append(_finish(view, policy, index, seed_after))
+        views.append(_finish(view, policy, index, seed_after, share))
     return tuple(views)
 
 
-def finish_views(views: Sequence[tf.Tensor], policy: ViewPolicy, seed: tf.Tensor) -> tuple[tf.Tensor, ...]:
+def finish_views(
+    views: Sequence[tf.Tensor], policy: ViewPolicy, seed: tf.Tensor, share: Share = ALL
+) -> tuple[tf.Tensor, ...]:
     """Does all that follows the crop, for crops that were made elsewhere (from the original JPEG, say).
 
     Args:
         views: one [B, H, W, C] a view, uint8 or float in [0, 1]; H, W and C static.
         policy: what to do.
         seed: int [2].
+        share: as in `make_views`.
 
     Returns:
         One float32 [B, H, W, C] a view, normalised.
@@ -355,7 +365,7 @@ def finish_views(views: Sequence[tf.Tensor], policy: ViewPolicy, seed: tf.Tensor
     for index, view in enumerate(views):
         _, seed_after = _seeds(seed, index)
         view = _to_unit_range(ops.to_channels_first(view))
-        finished.append(_finish(view, policy, index, seed_after))
+        finished.append(_finish(view, policy, index, seed_after, share))
     return tuple(finished)
 
 
@@ -387,10 +397,13 @@ def _statistics(policy: ViewPolicy, images: tf.Tensor) -> tuple[tuple[float, ...
     return policy.mean, policy.std
 
 
-def _finish(images: tf.Tensor, policy: ViewPolicy, view: int, seed: tf.Tensor) -> tf.Tensor:
+def _finish(images: tf.Tensor, policy: ViewPolicy, view: int, seed: tf.Tensor, share: Share) -> tf.Tensor:
     """All that follows the crop: float [B, C, H, W] in [0, 1] to normalised [B, H, W, C]."""
-    parameters = sample_parameters(tf.shape(images)[0], policy, view, seed)
+    parameters = sample_parameters(tf.shape(images)[0], policy, view, seed, share)
     images = ops.to_channels_last(augment(images, parameters, policy, view))
+    index, count = share
+    if count > 1:  # each part would draw the same
+        seed = tf.random.fold_in(seed, index, alg="philox")
     images = own.apply(images, policy.own, seed)
     return ops.normalize(images, *_statistics(policy, images))
 

@@ -94,11 +94,11 @@ def extract(
     listed = folder.list_images(root)
     encoder = encoder_of(model) if isinstance(model, keras.Model) else load_pretrained(model)
     image_size = encoder.spec.size_for(image_size)
-    stamps = {os.path.relpath(file, root): _stamp(file) for file in listed}
+    stamps = {os.path.relpath(file, root): stamp_of(file) for file in listed}
     if out.suffix.lower() == ".parquet":
         rows.check_names(stamps)
     with lock.held(out):
-        return _extract(_Extractor(encoder, root, batch_size, memory_mb, image_size), stamps, out)
+        return extract_into(Extractor(encoder, root, batch_size, memory_mb, image_size), stamps, out)
 
 
 def features_of(encoder: Encoder, image: str | os.PathLike, image_size: int | None = None) -> np.ndarray:
@@ -110,15 +110,25 @@ def features_of(encoder: Encoder, image: str | os.PathLike, image_size: int | No
     """
     file = Path(image)
     file.stat()
-    extractor = _Extractor(encoder, file.parent, 1, 1024, image_size)
+    extractor = Extractor(encoder, file.parent, 1, 1024, image_size)
     with tqdm(disable=True) as bar:
-        row = extractor.compute({file.name: _stamp(file)}, bar)[file.name]
+        row = extractor.compute({file.name: stamp_of(file)}, bar)[file.name]
     if row.features is None:
         raise ValueError(f"{display(image)} cannot be read: {row.reason.rstrip('.')}.")
     return row.features
 
 
-def _extract(extractor: "_Extractor", stamps: dict[str, tuple[int, int]], out: Path) -> Extracted:
+def extract_into(
+    extractor: "Extractor", stamps: dict[str, tuple[int, int]], out: Path, shard: bool = False
+) -> Extracted:
+    """Brings a file of features up to date, by the process that has it to itself; see `extract`.
+
+    Args:
+        extractor: computes them.
+        stamps: of the images, by their names in the order of the rows.
+        out: the file.
+        shard: whether it holds a part of the images, which may have no row, and needs no progress bar.
+    """
     parts = out.with_name(f"{out.name}.parts")
     for path in filter(files.is_leftover, _in_folder(parts)):  # of killed processes: this one holds the lock
         path.unlink()
@@ -134,22 +144,27 @@ def _extract(extractor: "_Extractor", stamps: dict[str, tuple[int, int]], out: P
         )
 
     todo = [name for name in stamps if name not in done]
-    with tqdm(total=len(stamps), initial=len(done), unit="image", desc=display(out.name)) as bar:
+    with tqdm(
+        total=len(stamps), initial=len(done), unit="image", desc=display(out.name), disable=shard
+    ) as bar:
         for start in range(0, len(todo), PART):
             names = todo[start : start + PART]
             computed = extractor.compute({name: stamps[name] for name in names}, bar)
             done.update(computed)
             if start + PART < len(todo):
-                rows.write(parts / f"{len(done):09d}.npz", computed, origin)
+                rows.write(
+                    parts / f"{len(done):09d}.npz", computed, origin, extractor.encoder.output_shape[-1]
+                )
 
     done = {name: done[name] for name in stamps}
     broken = {name: row.reason for name, row in done.items() if row.features is None}
-    if len(broken) == len(done):
+    if len(broken) == len(done) and not shard:
         _remove(parts)
         raise ValueError(
             f"None of the {len(done)} images under {display(extractor.root)} can be read: {next(iter(broken.values()))}"
         )
-    rows.write(out, done, origin)
+    if todo or found.keys() != done.keys() or not out.exists() or _in_folder(parts):
+        rows.write(out, done, origin, extractor.encoder.output_shape[-1])
     listed = out.with_name(f"{out.name}.broken.txt")
     files.remove_leftovers(listed)
     if broken:
@@ -175,7 +190,7 @@ def _remove(parts: Path) -> None:
         parts.rmdir()
 
 
-def _stamp(file: str | os.PathLike) -> tuple[int, int]:
+def stamp_of(file: str | os.PathLike) -> tuple[int, int]:
     try:
         status = os.stat(file)
     except OSError:  # reading it will say why
@@ -183,7 +198,7 @@ def _stamp(file: str | os.PathLike) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-class _Extractor:
+class Extractor:
     """Computes the features of files."""
 
     def __init__(

@@ -56,7 +56,7 @@ def index(features: str | os.PathLike, out: str | os.PathLike) -> Collection:
     of neighbours (Malkov and Yashunin 2018, arXiv:1603.09320), whose answers are nearly always, not always, the nearest.
 
     Args:
-        features: NAME.npz or NAME.parquet of `extract`.
+        features: NAME.npz or NAME.parquet of `extract`, or the folder of `extract_shards`.
         out: the folder; an index that is there is replaced. It is to be trusted as a program is: read those alone that you or
             people you trust have built.
 
@@ -68,7 +68,7 @@ def index(features: str | os.PathLike, out: str | os.PathLike) -> Collection:
     faiss, out = _faiss(), Path(out)
     if out.is_file() or {file.name for file in out.glob("*")} - {_GRAPH, _NAMES}:
         raise ValueError(f"{display(out)} is there already, and is no index: choose another name.")
-    found, origin = rows.load(Path(features))
+    found, origin = rows.load_all(Path(features))
     known = {name: row.features for name, row in found.items() if row.features is not None}
     if not known:
         raise ValueError(f"{display(features)} holds no features: none of its images could be read.")

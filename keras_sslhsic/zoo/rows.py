@@ -1,6 +1,8 @@
 """Files of features, a row for each image: .npz and .parquet."""
 
+import json
 import os
+import re
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +16,7 @@ from keras_sslhsic.encoders import identity
 from keras_sslhsic.files import display
 
 ENDINGS = (".npz", ".parquet")
+_SHARD = re.compile(r"features-(\d{5,})-of-(\d{5,})\.parquet")
 _EXPANDED = 64  # bytes of a .parquet file's rows for one of the file: features are hardly compressed
 
 
@@ -86,9 +89,40 @@ def load(path: Path) -> tuple[dict[str, Row], Origin]:
     return found, origin
 
 
-def write(path: Path, rows: dict[str, Row], origin: Origin) -> None:
-    """Writes rows, all or nothing, to ``NAME.npz`` or ``NAME.parquet``, which does not hold the broken ones."""
-    (_write_npz if path.suffix.lower() == ".npz" else _write_parquet)(path, rows, origin)
+def shards(folder: Path) -> list[Path]:
+    """The files of a folder that `extract_shards` wrote, in the order of their numbers."""
+    return sorted(path for path in folder.glob("features-*-of-*.parquet") if _SHARD.fullmatch(path.name))
+
+
+def shard(folder: Path, number: int, count: int) -> Path:
+    """The file of shard `number` of `count`."""
+    return folder / f"features-{number:05d}-of-{count:05d}.parquet"
+
+
+def load_all(path: Path) -> tuple[dict[str, Row], Origin]:
+    """`load` of a file, or of all shards in a folder.
+
+    Raises:
+        ValueError: as `load`; if the shards are not all there, or of several encoders.
+    """
+    if not path.is_dir():
+        return load(path)
+    found = shards(path)
+    if not found or found != [shard(path, number, len(found)) for number in range(len(found))]:
+        raise ValueError(
+            f"{display(path)} holds {len(found)} shards of features, not all of them: go on with keras-sslhsic extract."
+        )
+    parts = [load(file) for file in found]
+    if len(origins := {origin for _, origin in parts}) > 1:
+        raise ValueError(
+            f"The shards in {display(path)} were made with {len(origins)} encoders, folders or sizes: make them anew."
+        )
+    return {name: row for rows, _ in parts for name, row in rows.items()}, parts[0][1]
+
+
+def write(path: Path, rows: dict[str, Row], origin: Origin, width: int) -> None:
+    """Writes rows, whose features are `width` numbers, to ``NAME.npz`` or ``NAME.parquet``, all or nothing."""
+    (_write_npz if path.suffix.lower() == ".npz" else _write_parquet)(path, rows, origin, width)
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -102,10 +136,10 @@ def check_names(names: Iterable[str]) -> None:
             ) from None
 
 
-def _columns(rows: dict[str, Row]) -> tuple[list[str], np.ndarray, np.ndarray]:
+def _columns(rows: dict[str, Row], width: int) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Names, features and stamps of the images that have features."""
     names = [name for name, row in rows.items() if row.features is not None]
-    features = np.array([rows[name].features for name in names], np.float32)
+    features = np.array([rows[name].features for name in names], np.float32).reshape(-1, width)
     return names, features, _stamps(rows, names)
 
 
@@ -113,8 +147,8 @@ def _stamps(rows: dict[str, Row], names: list[str]) -> np.ndarray:
     return np.array([rows[name].stamp for name in names], np.int64).reshape(-1, 2)
 
 
-def _write_npz(path: Path, rows: dict[str, Row], origin: Origin) -> None:
-    names, features, stamps = _columns(rows)
+def _write_npz(path: Path, rows: dict[str, Row], origin: Origin, width: int) -> None:
+    names, features, stamps = _columns(rows, width)
     broken = [name for name, row in rows.items() if row.features is None]
     with files.written_whole(path, ".npz") as temporary:
         np.savez(
@@ -156,12 +190,17 @@ def _check_columns(names: np.ndarray, features: np.ndarray, stamps: np.ndarray) 
         raise ValueError("its arrays are not those of names, features and stamps")
 
 
-def _write_parquet(path: Path, rows: dict[str, Row], origin: Origin) -> None:
+def _write_parquet(path: Path, rows: dict[str, Row], origin: Origin, width: int) -> None:
     pyarrow, parquet = pyarrow_modules()
-    names, features, stamps = _columns(rows)
-    column = pyarrow.FixedSizeListArray.from_arrays(features.ravel(), features.shape[1])
-    columns = {"file": names, "features": column, "bytes": stamps[:, 0], "changed_ns": stamps[:, 1]}
-    table = pyarrow.table(columns).replace_schema_metadata(origin._asdict())
+    names, features, stamps = _columns(rows, width)
+    columns = {
+        "file": pyarrow.array(names, pyarrow.string()),
+        "features": pyarrow.FixedSizeListArray.from_arrays(features.ravel(), width),
+        "bytes": stamps[:, 0],
+        "changed_ns": stamps[:, 1],
+    }
+    broken = [[name, *row.stamp, row.reason] for name, row in rows.items() if row.features is None]
+    table = pyarrow.table(columns).replace_schema_metadata(origin._asdict() | {"broken": json.dumps(broken)})
     with files.written_whole(path) as temporary:
         parquet.write_table(table, temporary)
 
@@ -181,6 +220,10 @@ def _read_parquet(file: BinaryIO) -> tuple[dict[str, Row], Origin]:
     found = zip(table["file"].to_pylist(), stamps, features, strict=True)
     rows = {name: Row(stamp, row) for name, stamp, row in found}
     metadata = table.schema.metadata or {}
+    for name, size, changed, reason in json.loads(
+        metadata.get(b"broken", b"[]")
+    ):  # not of an earlier version
+        rows[str(name)] = Row((int(size), int(changed)), None, str(reason))
     return rows, Origin(*(metadata[n.encode()].decode() for n in Origin._fields if n.encode() in metadata))
 
 

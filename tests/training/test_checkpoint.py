@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import threading
 import tracemalloc
 import warnings
 import zipfile
@@ -393,7 +394,7 @@ def test_writers_at_the_same_time_disturb_no_file(compiled, tmp_path, monkeypatc
 
     def interrupted(*arguments, **arrays):
         monkeypatch.setattr(np, "savez", savez)
-        callback.save(model, 1)
+        callbacks.Checkpoint(tmp_path).save(model, 1)
         savez(*arguments, **arrays)
 
     monkeypatch.setattr(np, "savez", interrupted)
@@ -431,7 +432,108 @@ def test_a_bad_loss_is_not_saved(compiled, tmp_path):
     callback.on_epoch_end(0, {"loss": float("nan")})
     assert callback.files() == []
     callback.on_epoch_end(0, {"loss": 1.0})
+    callback.on_train_end()
     assert len(callback.files()) == 1
+
+
+@pytest.fixture
+def held_up(monkeypatch):
+    """An event: writing waits for it."""
+    go_on, write = threading.Event(), checkpoint._write
+
+    def waits(*arguments):
+        assert go_on.wait(60)
+        write(*arguments)
+
+    monkeypatch.setattr(checkpoint, "_write", waits)
+    return go_on
+
+
+def test_training_goes_on_while_the_state_of_before_is_written(compiled, tmp_path, held_up):
+    callback, model = callbacks.Checkpoint(tmp_path), compiled()
+    before = training_state.arrays(training_state.variables(model))
+    callback.set_model(model)
+    callback.on_epoch_end(0, {"loss": 1.0})  # comes back though nothing is written yet
+    assert os.listdir(tmp_path) == [] and callback.seconds > 0
+    for variable in training_state.variables(model).values():
+        variable.assign(tf.ones(variable.shape, variable.dtype))
+    held_up.set()
+    callback.on_train_end()
+    _, values = checkpoint._read(tmp_path / "checkpoint-000001.npz")
+    assert values.keys() == before.keys()
+    for name, value in before.items():
+        np.testing.assert_array_equal(values[name], value)
+
+
+def test_what_goes_wrong_with_a_file_is_raised_once(compiled, tmp_path, monkeypatch):
+    callback, full = callbacks.Checkpoint(tmp_path), OSError("the disk is full")
+    write = checkpoint._write
+
+    def fails(*arguments):
+        raise full
+
+    callback.set_model(compiled())
+    callback.on_epoch_end(0)
+    monkeypatch.setattr(checkpoint, "_write", fails)
+    for at_the_next in (True, False):
+        callback.on_epoch_end(1)
+        with pytest.raises(OSError, match="the disk is full"):
+            callback.on_epoch_end(2) if at_the_next else callback.on_train_end()
+    callback.on_epoch_end(1)
+    with (
+        pytest.raises(OSError, match="the disk is full"),  # also where something else ends `fit`
+        callback.alone(callback.model),
+    ):
+        raise KeyboardInterrupt
+    assert [file.name for file in callback.files()] == ["checkpoint-000001.npz"]
+    monkeypatch.setattr(checkpoint, "_write", write)
+    callback.on_epoch_end(1)
+    callback.on_train_end()
+    assert callback.epoch == 2
+
+
+def test_an_exception_in_fit_waits_for_the_file(compiled, tmp_path, held_up):
+    callback = callbacks.Checkpoint(tmp_path)
+    callback.set_model(compiled())
+    with pytest.raises(KeyboardInterrupt), callback.alone(callback.model):
+        callback.on_epoch_end(0)
+        threading.Timer(0.1, held_up.set).start()
+        raise KeyboardInterrupt
+    assert [file.name for file in callback.files()] == ["checkpoint-000001.npz"]
+
+
+def test_the_best_stays_beside_the_last_and_is_known_after_a_restart(compiled, tmp_path):
+    model = compiled()
+
+    def epochs(callback, numbered):
+        callback.set_model(model)
+        for epoch, accuracy in numbered.items():
+            model.encoder.layers[1].kernel.assign(tf.fill([3, 3, 3, 6], float(epoch)))
+            # Probes do not measure in every epoch.
+            callback.on_epoch_end(epoch - 1, {"loss": 1.0} | ({"knn_top1": accuracy} if accuracy else {}))
+        callback.on_train_end({"loss": 1.0})
+        return [file.name[-5] for file in callback.files()]
+
+    def best():
+        return callbacks.Checkpoint(tmp_path, keep=1, best="knn_top1")
+
+    with pytest.warns(UserWarning, match="No epoch has logged 'knn_top1', .* the logs hold loss"):
+        assert epochs(best(), {1: None}) == ["1"]
+    assert epochs(best(), {2: 0.5, 3: 0.75, 4: 0.75, 5: float("nan"), 6: None}) == ["3", "6"]
+    again = best()
+    assert again.restore(model) == 6 and again.best_epoch == 3
+    assert epochs(again, {7: 0.7, 8: None}) == ["3", "8"]
+    assert again.restore_best(model) == 3
+    np.testing.assert_array_equal(model.encoder.layers[1].kernel, np.full([3, 3, 3, 6], 3.0))
+    assert epochs(again, {9: 0.8}) == ["9"]
+    # Another measure has no best yet, and without one the newest alone stay.
+    other = callbacks.Checkpoint(tmp_path, best="online_accuracy")
+    assert other.restore(model) == 9 and other.best_epoch is None and other.restore_best(model) == 0
+    assert epochs(callbacks.Checkpoint(tmp_path), {10: 0.9, 11: 0.1, 12: 0.1}) == ["1", "2"]
+    # A best file that is gone is said, not passed over.
+    assert again.best_epoch == 9
+    with pytest.raises(ValueError, match=r"9\.npz, the best checkpoint, cannot be read: .* Take the last"):
+        again.restore_best(model)
 
 
 def test_workers_that_find_different_checkpoints_are_refused(compiled, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Replicas against one device: the same weights, statistics and metrics after three steps."""
 
 import dataclasses
+import shutil
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from keras_sslhsic import LARS, SSLHSIC, losses, strategy, views
 from keras_sslhsic import callbacks as sslhsic_callbacks
+from keras_sslhsic.training import state
 
 # Images are given as they are, but for their range.
 PLAIN = dataclasses.replace(views.get(None), mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -140,17 +142,61 @@ def test_steps_per_execution_changes_nothing_with_replicas():
     assert_same(train(2, LOSSES["features"](), True, steps_per_execution=3), one)
 
 
-def test_replicas_draw_different_views():
-    with strategy("cpu:2").scope():
-        model = SSLHSIC(encoder(), 12, 8, views=views.small_image(8))
+@pytest.mark.parametrize("crops", [False, True])
+def test_views_are_those_of_the_whole_batch_on_any_number_of_replicas(crops):
+    policy = dataclasses.replace(views.byol(8), flip_vertical=0.5, rotation=90.0)
+    images = tf.random.stateless_uniform([8, 16, 16, 3], [1, 2])
+    drawn = {}
+    for replicas in (1, 2, 4):
+        with strategy(f"cpu:{replicas}").scope():
+            model = SSLHSIC(encoder(), 12, 8, views=policy)
+        machines = model.distribute_strategy
 
-    @tf.function
-    def draw(seed):
-        images = tf.random.stateless_uniform([4, 16, 16, 3], [1, 2])
-        return model._views(images, seed)[0]
+        @tf.function
+        def draw(seed, model=model, share=8 // replicas):
+            begin = share * tf.distribute.get_replica_context().replica_id_in_sync_group
+            own = images[begin : begin + share]
+            return model._views((own, own) if crops else own, seed)
 
-    first, second = model.distribute_strategy.run(draw, args=(tf.constant([3, 4]),)).values
-    assert not np.allclose(first, second)
+        found = machines.run(draw, args=(tf.constant([3, 4]),))
+        drawn[replicas] = [tf.concat(machines.experimental_local_results(view), 0) for view in found]
+    for replicas in (2, 4):
+        # Normalised by a standard deviation of 0.2; sums, such as those of a blur, are taken in another order.
+        np.testing.assert_allclose(drawn[replicas], drawn[1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_on_another_number_of_replicas(tmp_path):
+    """The same images, views and results as where it began, whichever it was."""
+    rng = np.random.default_rng(0)
+    colour = rng.uniform(0, 255, (16, 1, 1, 3)) * np.tile(np.linspace(0.2, 1.0, 8), 2)[:, None, None, None]
+    images = np.clip(colour + rng.normal(0, 25, (16, 10, 10, 3)), 0, 255).astype("uint8")
+
+    def fit(replicas, directory):
+        with strategy(f"cpu:{replicas}").scope():
+            keras.utils.set_random_seed(1)
+            model = SSLHSIC(encoder(), 12, 8, views=views.small_image(8), weight_ema=0.9)
+            model.compile(LARS(0.5), loss=losses.SSLHSICLoss(num_features=32))
+        start = state.arrays(state.variables(model))
+        each = [sslhsic_callbacks.TargetEMA(0.9, 4), sslhsic_callbacks.Checkpoint(directory)]
+        history = model.fit(images, batch_size=8, epochs=2, verbose=0, callbacks=each).history
+        end = state.arrays(state.variables(model))
+        return Run(
+            [*end], [*end.values()], [np.max(np.abs(end[k] - start[k]), initial=0) for k in end], history
+        )
+
+    whole = {replicas: fit(replicas, tmp_path / str(replicas)) for replicas in (1, 2)}
+    assert_same(whole[2], whole[1])
+    for before, after in ((1, 2), (2, 1)):
+        file = "checkpoint-000001.npz"
+        (tmp_path / f"{before}{after}").mkdir()
+        shutil.copy(tmp_path / str(before) / file, tmp_path / f"{before}{after}" / file)
+        gone_on = fit(after, tmp_path / f"{before}{after}")
+        assert {name: len(values) for name, values in gone_on.history.items()} == dict.fromkeys(
+            whole[1].history, 1
+        )
+        second = {name: values[1:] for name, values in whole[1].history.items()}
+        assert_same(gone_on, whole[before]._replace(history=second))
 
 
 def test_xla_under_a_strategy_is_refused():

@@ -33,9 +33,9 @@ def folder(tmp_path, real_images):
 
 def seen_names(monkeypatch):
     """The names of the images whose features are computed from now on."""
-    compute, seen = module._Extractor.compute, []
+    compute, seen = module.Extractor.compute, []
     monkeypatch.setattr(
-        module._Extractor, "compute", lambda self, names, bar: seen.extend(names) or compute(self, names, bar)
+        module.Extractor, "compute", lambda self, names, bar: seen.extend(names) or compute(self, names, bar)
     )
     return seen
 
@@ -59,7 +59,7 @@ def test_rows_are_keyed_by_file_and_broken_ones_listed(encoder, folder, tmp_path
 def test_a_stopped_extraction_goes_on(encoder, folder, tmp_path, monkeypatch):
     root, images = folder
     monkeypatch.setattr(module, "PART", 3)
-    compute, calls = module._Extractor.compute, []
+    compute, calls = module.Extractor.compute, []
 
     def stop_at_the_second(extractor, names, bar):
         calls.append(names)
@@ -67,7 +67,7 @@ def test_a_stopped_extraction_goes_on(encoder, folder, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return compute(extractor, names, bar)
 
-    monkeypatch.setattr(module._Extractor, "compute", stop_at_the_second)
+    monkeypatch.setattr(module.Extractor, "compute", stop_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         extract(encoder, root, tmp_path / "out.npz")
     assert not (tmp_path / "out.npz").exists()
@@ -203,7 +203,7 @@ def test_capitals_and_what_lies_in_the_folder_between(encoder, folder, tmp_path)
 
 
 def test_a_place_that_cannot_be_written_is_found_before_the_work(encoder, folder, monkeypatch):
-    monkeypatch.setattr(module._Extractor, "compute", lambda *_: pytest.fail("computed first"))
+    monkeypatch.setattr(module.Extractor, "compute", lambda *_: pytest.fail("computed first"))
     with pytest.raises(OSError, match=r"/proc/out\.npz cannot be written: "):
         extract(encoder, folder[0], "/proc/out.npz")
 
