@@ -13,7 +13,6 @@ from unittest import mock
 import keras
 import tensorflow as tf
 
-from keras_sslhsic import compat
 from keras_sslhsic.losses import Hiddens
 from keras_sslhsic.training import lars
 
@@ -114,26 +113,6 @@ def max_pool(images: tf.Tensor):
     return maximum, gradient
 
 
-def _recomputed_relu(model) -> list[tuple]:
-    """ReLUs behind a batch normalisation whose gradient asks the sign of what they read, and not of what they give.
-
-    What a ReLU reads is a few operations away from the convolution's output, which the gradient of the normalisation
-    reads in any case: XLA computes it again in the same kernels, and neither reads the ReLU's output nor writes the
-    gradient before it. Behind an addition two maps would have to be read in place of one: those ReLUs are left.
-    """
-    relus = [layer for layer in model.encoder.layers if isinstance(layer, keras.layers.ReLU)]
-    behind = [
-        relu for relu in relus if isinstance(compat.layer_before(relu.input), keras.layers.BatchNormalization)
-    ]
-    return [(relu, "call", relu_by_input) for relu in behind]
-
-
-@tf.custom_gradient
-def relu_by_input(x: tf.Tensor):
-    """ReLU whose gradient is computed from its input."""
-    return tf.nn.relu(x), lambda upstream: tf.where(x > 0, upstream, tf.zeros_like(upstream))
-
-
 def _one_pass(model) -> list[tuple]:
     """All views of a batch in one pass through each network, with BatchNorm statistics of each view."""
     hiddens = model.hiddens
@@ -222,7 +201,6 @@ def _all(model) -> list[tuple]:
 OPTIONS: dict[str, Callable] = {
     "space_to_depth": _space_to_depth,
     "pool_by_place": _pool_by_place,
-    "recomputed_relu": _recomputed_relu,
     "one_pass": _one_pass,
     "grouped_norms": _grouped_norms,
     "all": _all,

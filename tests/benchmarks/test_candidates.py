@@ -49,18 +49,6 @@ def test_pooling_by_place_is_the_pooling(size, ties):
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_relu_by_input_is_the_relu():
-    x = tf.constant([-1.0, -0.0, 0.0, 1e-30, 2.0])
-    results = []
-    for relu in (candidates.relu_by_input, tf.nn.relu):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            outputs = relu(x)
-        results.append([outputs, tape.gradient(outputs, x)])
-    for found, expected in zip(*results, strict=True):
-        np.testing.assert_array_equal(found, expected)
-
-
 def test_norms_of_one_size_are_one_reduction():
     tensors = [tf.random.stateless_normal(shape, [0, 1], alg="philox") for shape in ((2, 6), (5,), (4, 3))]
     function = tf.function(candidates.norms).get_concrete_function(tensors)
@@ -128,7 +116,6 @@ def test_options_change_the_program(trained):
     operations = {name: kinds for name, (_, _, kinds) in trained.items()}
     assert operations["space_to_depth"]["SpaceToDepth"] == 4
     assert operations["pool_by_place"]["MaxPoolGrad"] == 0 < operations[None]["MaxPoolGrad"]
-    assert operations["recomputed_relu"]["ReluGrad"] < operations[None]["ReluGrad"]
     assert operations["one_pass"]["Conv2D"] == operations[None]["Conv2D"] / 2
     assert operations["grouped_norms"]["L2Loss"] == 0 < operations[None]["L2Loss"]
 
