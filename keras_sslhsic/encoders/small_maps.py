@@ -4,7 +4,7 @@ The last groups of a network see maps of one or two pixels when images are small
 padding alone, and a convolution, forward and backward, spends its time on products with zero.
 """
 
-from collections.abc import Callable
+import types
 from typing import Any
 
 import keras
@@ -15,16 +15,17 @@ import tensorflow as tf
 def multiply_on_small_maps(network: keras.Model) -> None:
     """Makes the convolutions of a network matrix products, wherever the map is smaller than the kernel.
 
-    Results and gradients are those of the convolution, to rounding. The layers stay Keras's own: what is saved,
-    cloned or exported knows nothing of this. Maps whose size is not known when the network is traced, convolutions
-    without SAME padding, dilated and grouped ones are left as they are.
+    Results and gradients are those of the convolution, to rounding. The layers stay Keras's own, with a method of their
+    own: files load without this package, and copies (saved, cloned, folded, exported) convolve. A subclass of Conv2D
+    would be neither. Maps whose size is not known when the network is traced, convolutions without SAME padding,
+    dilated and grouped ones, subclasses, and layers whose operation was changed already are left as they are.
 
     Args:
         network: keras.Model; its ``keras.layers.Conv2D`` layers are changed in place.
     """
     for layer in network._flatten_layers():
-        if type(layer) is keras.layers.Conv2D and _fits(layer):
-            layer.convolution_op = _operation(layer.convolution_op, layer.strides)
+        if type(layer) is keras.layers.Conv2D and "convolution_op" not in vars(layer) and _fits(layer):
+            layer.convolution_op = types.MethodType(_multiply_or_convolve, layer)
 
 
 def placement(size: int, kernel: int, stride: int) -> np.ndarray:
@@ -53,14 +54,11 @@ def _fits(layer: keras.layers.Conv2D) -> bool:
     )
 
 
-def _operation(convolution: Callable, strides: tuple[int, int]) -> Callable[[tf.Tensor, Any], tf.Tensor]:
-    def operation(inputs: tf.Tensor, kernel: Any) -> tf.Tensor:
-        (height, width), taps = inputs.shape[1:3], kernel.shape[:2]
-        if height is None or width is None or height >= taps[0] or width >= taps[1]:
-            return convolution(inputs, kernel)
-        return _multiply(inputs, tf.convert_to_tensor(kernel), strides)
-
-    return operation
+def _multiply_or_convolve(layer: keras.layers.Conv2D, inputs: tf.Tensor, kernel: Any) -> tf.Tensor:
+    (height, width), taps = inputs.shape[1:3], kernel.shape[:2]
+    if height is None or width is None or height >= taps[0] or width >= taps[1]:
+        return keras.layers.Conv2D.convolution_op(layer, inputs, kernel)
+    return _multiply(inputs, tf.convert_to_tensor(kernel), layer.strides)
 
 
 def _multiply(inputs: tf.Tensor, kernel: tf.Tensor, strides: tuple[int, int]) -> tf.Tensor:

@@ -1,3 +1,5 @@
+import copy
+
 import keras
 import numpy as np
 import pytest
@@ -72,17 +74,49 @@ def test_maps_as_large_as_the_kernel_are_convolved():
     assert "Conv2D" in operations(model, [4, 3, 3, 2])
 
 
-def test_an_encoder_keeps_its_features_and_its_file(tmp_path):
+def test_an_encoder_and_its_copies_keep_what_they_are(tmp_path):
     encoder = build_encoder("r18_1x", input_shape=(None, None, 1), stem="imagenet", width=0.05)
     images = tf.random.stateless_normal([3, 28, 28, 1], [0, 1], alg="philox")
     expected, before = encoder(images), encoder.to_json()
     multiply_on_small_maps(encoder)
     np.testing.assert_allclose(encoder(images), expected, rtol=1e-4, atol=1e-5)
     assert encoder.to_json() == before
+    assert '"registered_name": "' not in before.replace(
+        '"registered_name": "Functional"', ""
+    )  # Keras's classes alone
     encoder.save(tmp_path / "encoder.keras")
-    np.testing.assert_allclose(
-        keras.models.load_model(tmp_path / "encoder.keras")(images), expected, rtol=1e-5
-    )
+    cloned = keras.models.clone_model(encoder)
+    cloned.set_weights(encoder.get_weights())
+    copies = keras.models.load_model(tmp_path / "encoder.keras"), cloned, copy.deepcopy(encoder)
+    for twin in copies:
+        np.testing.assert_array_equal(twin(images), expected)
+        multiply_on_small_maps(twin)
+        np.testing.assert_array_equal(twin(images), encoder(images))
+
+
+def test_a_layer_is_changed_once():
+    model = network((2, 2), 3, 1)
+    multiply_on_small_maps(model)
+    changed = model.layers[1].convolution_op
+    multiply_on_small_maps(model)
+    assert model.layers[1].convolution_op is changed
+
+
+def test_layers_that_convolve_in_their_own_way_keep_it():
+    class Own(keras.layers.Conv2D):
+        def convolution_op(self, inputs, kernel):
+            return 2.0 * super().convolution_op(inputs, kernel)
+
+    images = keras.Input((2, 2, 2))
+    plain = keras.layers.Conv2D(3, 3, padding="same")
+    plain.convolution_op = lambda inputs, kernel: 3.0 * tf.nn.conv2d(inputs, kernel, 1, "SAME")
+    other = network((2, 2), 3, 1)
+    model = keras.Model(images, plain(Own(2, 3, padding="same")(images)))
+    x = tf.random.stateless_normal([4, 2, 2, 2], [0, 1], alg="philox")
+    expected = model(x)
+    multiply_on_small_maps(model)
+    np.testing.assert_array_equal(model(x), expected)
+    assert "Conv2D" in operations(other, [4, 2, 2, 2])
 
 
 def test_maps_of_unknown_size_are_convolved():
