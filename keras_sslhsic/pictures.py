@@ -16,7 +16,7 @@ SHEET, VIEWS, CURVES, FEATURES, NEIGHBOURS, REPORT, SEGMENTATION, DEPTH = _ALL =
     )
 )  # fmt: skip
 # Listing a folder opens files of these names alone.
-_NAMES = frozenset(_ALL)
+NAMES = frozenset(_ALL)
 _MOST_POINTS = 2**16 - 1  # of a side that matplotlib draws
 SOFTWARE = "keras_sslhsic"
 # Earlier versions left the second.
@@ -25,7 +25,7 @@ _MARKS = f"Software\0{SOFTWARE}".encode(), b"Software\0Matplotlib"
 
 def is_own(file: str | os.PathLike) -> bool:
     """Whether a file is a picture that a command wrote: it has the name of one, and says so at its beginning."""
-    if os.path.basename(file) not in _NAMES:
+    if os.path.basename(file) not in NAMES:
         return False
     try:
         with open_regular(file) as stream:

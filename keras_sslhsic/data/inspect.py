@@ -117,7 +117,7 @@ def check_sheet(path: str | Path, file: str | Path) -> str:
     """The kind of picture that a sheet of images of a folder will be.
 
     Raises:
-        ValueError: for an ending of no kind of picture, or a file that would be taken for an image of the folder itself.
+        ValueError: for an ending of no kind of picture, or a file that is, or would be taken for, an image of the folder.
     """
     from PIL import Image
 
@@ -126,7 +126,8 @@ def check_sheet(path: str | Path, file: str | Path) -> str:
     if kind is None:
         raise ValueError(f"{display(file)} has the ending of no kind of picture: give NAME.png.")
     inside = file.resolve().is_relative_to(Path(path).resolve())
-    if inside and file.suffix.lower() in EXTENSIONS and file.name != pictures.SHEET:
+    left_out = file.name in pictures.NAMES and (pictures.is_own(file) or not file.exists())
+    if inside and file.suffix.lower() in EXTENSIONS and not left_out:
         raise ValueError(
             f"{display(file)} lies in {display(path)}, and would be one of its images: choose another folder, or the name "
             f"{pictures.SHEET}, which is left out."

@@ -204,6 +204,8 @@ def test_a_sheet_is_no_image_of_its_folder(zoo):
     Image.new("RGB", (4, 4)).save(path / "cat" / "views.png")  # has the name alone
     with pytest.warns(UserWarning, match="1 pictures"):
         assert inspect_folder(path).classes == {"cat": 6, "dog": 2}
+    with pytest.raises(ValueError, match="would be one of its images"):  # it is one, and would be replaced
+        before.save_contact_sheet(path / "cat" / "views.png")
 
 
 def test_a_sheet_is_written_whole_and_its_kind_is_checked(zoo, tmp_path):

@@ -8,6 +8,7 @@ from PIL import Image
 
 from keras_sslhsic.cli import main
 from keras_sslhsic.data import bundled
+from keras_sslhsic.data.folder import list_images
 from keras_sslhsic.encoders import encoder_hash
 from keras_sslhsic.zoo import nearest
 from keras_sslhsic.zoo.extract import extract
@@ -124,6 +125,11 @@ def test_a_picture_is_no_image_of_the_collection(collection, photos, tmp_path):
         with pytest.raises(ValueError, match=message):
             nearest.draw(collection, query, found, name)
         assert not name.exists()
+    own = photos / "photos" / "neighbours.png"
+    nearest.draw(collection, query, found, own)
+    with pytest.warns(UserWarning, match="Left out what keras_sslhsic wrote itself"):
+        assert str(own) not in list_images(photos / "photos")
+    own.unlink()
 
 
 def test_the_commands(collection, photos, tmp_path, capsys):
