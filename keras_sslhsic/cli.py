@@ -36,6 +36,12 @@ _READ = {
     "data": r"\w+(/[\w.+-]+)?(:[\w.*]+)?",  # of a data set of TensorFlow Datasets
 }
 
+# The names of `runs.tables.TABLES`.
+_TABLES = (
+    *("linear", "fixed", "kernels", "regulariser", "features", "batch", "outputs", "widths", "widths_finetune"),
+    *("centred", "finetune", "transfer", "dense", "detection"),
+)
+
 # What bad input raises, beside TensorFlow's errors.
 UNUSABLE = (ValueError, OSError, ImportError, FloatingPointError, RuntimeError)
 
@@ -219,8 +225,8 @@ def _parser(settings: bool = False) -> argparse.ArgumentParser:
     reproduce.add_argument(
         "table",
         metavar="TABLE",
-        help="linear, fixed, kernels, regulariser, features, batch, outputs, widths, widths_finetune, centred, finetune, "
-        "transfer, dense, detection; or claims, what the paper states of its estimators and losses",
+        choices=(*_TABLES, "claims"),
+        help=f"{', '.join(_TABLES)}; or claims, what the paper states of its estimators and losses",
     )
     reproduce.add_argument(
         "--scale",
