@@ -38,7 +38,17 @@ _READ = {
 
 # The names of `runs.tables.TABLES`.
 _TABLES = (
-    *("linear", "fixed", "kernels", "regulariser", "features", "batch", "outputs", "widths", "widths_finetune"),
+    *(
+        "linear",
+        "fixed",
+        "kernels",
+        "regulariser",
+        "features",
+        "batch",
+        "outputs",
+        "widths",
+        "widths_finetune",
+    ),
     *("centred", "finetune", "transfer", "dense", "detection"),
 )
 

@@ -245,6 +245,8 @@ def check_writable(target: str | os.PathLike, folder: bool = False) -> None:
     target = Path(target).absolute()
     if target.is_dir() and not folder:
         raise IsADirectoryError(f"{display(target)} is a folder: give the name of a file.")
+    if folder and target.exists() and not target.is_dir():
+        raise NotADirectoryError(f"{display(target)} is a file: give the name of a folder.")
     above = next(parent for parent in target.parents if parent.exists() or parent.is_symlink())
     with named(target):
         try:

@@ -29,11 +29,7 @@ def record(file, changes, seed, holdout, accuracy, num_test=2000):
 
 
 def test_every_row_is_a_config_at_both_scales():
-    help_of = " ".join(
-        str(action.help) for action in cli._parser()._actions[-1].choices["reproduce"]._actions
-    )
     for of in TABLES:
-        assert f"{of.name}," in help_of or f"{of.name};" in help_of
         for row in of.rows:
             large = reproduce.settings_of(row.base, row.large)
             config.check(large)
@@ -128,8 +124,10 @@ def test_the_paper_scale_is_listed_and_what_cannot_be_is_a_sentence(capsys, tmp_
     assert cli.main(["reproduce", "features", "--scale", "paper"]) == 0
     text = capsys.readouterr().out
     assert '--row "SSL-HSIC, 64 features"' in text and "31,200 steps of 4096 images" in text
+    with pytest.raises(SystemExit):
+        cli.main(["reproduce", "tables"])
+    assert "invalid choice: 'tables' (choose from" in capsys.readouterr().err
     for words, message in (
-        (["reproduce", "tables"], "Unknown table 'tables'"),
         (["reproduce", "features", "--row", "x"], "go with --scale paper"),
         (["reproduce", "features", "--scale", "paper", "--row", "x"], "give --workdir"),
         (

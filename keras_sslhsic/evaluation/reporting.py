@@ -20,7 +20,7 @@ from keras_sslhsic.encoders import identity
 from keras_sslhsic.evaluation import paper, results
 from keras_sslhsic.evaluation.metrics import wilson_interval
 from keras_sslhsic.evaluation.results import Result
-from keras_sslhsic.files import display, write_text
+from keras_sslhsic.files import check_writable, display, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,11 +63,13 @@ def report(path: str | os.PathLike, output: str | os.PathLike | None = None) -> 
 
     Raises:
         FileNotFoundError: if there are no results.
+        OSError: if the folder cannot be written to.
         ValueError: if a file holds something else.
     """
     records = results.read(path)
     path = Path(path)
     output = Path(output) if output is not None else (path if path.is_dir() else path.parent)
+    check_writable(output, folder=True)
     text = table(records)
     write_text(output / "report.md", text + "\n")
     pictures.save(chart(records), output / pictures.REPORT, dpi=150)
