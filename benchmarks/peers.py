@@ -6,8 +6,8 @@
 Ours is the step that `fit` runs: SSL-HSIC with its views, or with the images' centres in their place. PyTorch trains the
 same network and heads as BYOL, without views, online classifier or weight average and with SGD (peers_torch.py). One round
 is `--steps` steps of each. Seconds are the least of the rounds' medians, ratios the medians over the rounds of the ratio to
-ours without views in the same round; other work on the machine makes wall time meaningless, and processor time (of all
-threads) less so.
+ours without views in the same round. It needs an idle machine: PyTorch's threads wait for each other in loops, so that beside
+other work its processor time grows as its wall time does.
 """
 
 import argparse

@@ -642,7 +642,9 @@ def _reproduce(options: argparse.Namespace) -> None:
 def _extract(options: argparse.Namespace) -> None:
     settings = options.batch_size, options.memory_mb, options.image_size
     if options.runner:
-        extracted = _shards()(
+        from keras_sslhsic.zoo.shards import extract_shards
+
+        extracted = extract_shards(
             options.model,
             options.data,
             options.out,
@@ -665,16 +667,6 @@ def _extract(options: argparse.Namespace) -> None:
     if extracted.broken:
         named = f"{out}/*.broken.txt name" if options.runner else f"{out}.broken.txt names"
         print(f"{len(extracted.broken)} images could not be read; {named} them.")
-
-
-def _shards() -> Callable[..., Any]:
-    try:
-        import apache_beam  # noqa: F401
-    except ImportError as error:
-        raise ImportError("--runner needs Apache Beam: pip install 'keras_sslhsic[beam]'.") from error
-    from keras_sslhsic.zoo.shards import extract_shards
-
-    return extract_shards
 
 
 def _index(options: argparse.Namespace) -> None:

@@ -11,11 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
-from apache_beam.metrics import Metrics, MetricsFilter
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.utils.shared import Shared
-
 from keras_sslhsic import checks, files, lock
 from keras_sslhsic.data import folder
 from keras_sslhsic.files import display
@@ -62,7 +57,14 @@ def extract_shards(
         ValueError: as `extract`; for a folder with another number of shards.
         FileNotFoundError: if `data` is missing or holds no images.
         lock.InUseError: if another process writes to `out`.
+        ImportError: without Apache Beam.
     """
+    try:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+        from apache_beam.utils.shared import Shared
+    except ImportError as error:
+        raise ImportError("Shards need Apache Beam: pip install 'keras_sslhsic[beam]'.") from error
     out, root = Path(out).absolute(), Path(data).absolute()
     for name, value in (("batch_size", batch_size), ("memory_mb", memory_mb)):
         checks.integer(name, value, 1)
@@ -79,7 +81,8 @@ def extract_shards(
         | beam.Create([str(root)])
         | "list" >> beam.FlatMap(_listed, count)
         | beam.GroupByKey()
-        | "extract" >> beam.ParDo(_Extract(model, root, out, count, batch_size, memory_mb, image_size))
+        | "extract"
+        >> beam.Map(_extract, Shared(), model, root, out, count, batch_size, memory_mb, image_size)
     )
     with lock.held(out):
         result = pipeline.run()
@@ -113,29 +116,31 @@ def _listed(root: str, count: int) -> Iterator[tuple[int, tuple[str, Stamp] | No
         yield zlib.crc32(name.encode()) % count, (name, stamp_of(file))
 
 
-class _Extract(beam.DoFn):
-    """Brings the file of a shard up to date; a process has one encoder for all of them."""
+def _extract(
+    shard: tuple[int, Iterable[tuple[str, Stamp] | None]],
+    shared: Any,
+    model: Any,
+    root: Path,
+    out: Path,
+    count: int,
+    *settings: Any,
+) -> None:
+    """Brings the file of a shard up to date; a process has one encoder, which it shares, for all of them."""
+    from apache_beam.metrics import Metrics
 
-    def __init__(self, model: Any, root: Path, out: Path, count: int, *settings: Any) -> None:
-        self.model, self.root, self.out, self.count, self.settings = model, root, out, count, settings
-        self.shared = Shared()
-
-    def setup(self) -> None:
-        self.extractor = self.shared.acquire(
-            lambda: Extractor(load_pretrained(self.model), self.root, *self.settings)
-        )
-
-    def process(self, shard: tuple[int, Iterable[tuple[str, Stamp] | None]]) -> None:
-        number, images = shard
-        file = rows.shard(self.out, number, self.count)
-        with lock.held(file):
-            done = extract_into(self.extractor, dict(sorted(filter(None, images))), file, shard=True)
-        for name in _COUNTED:
-            Metrics.counter("keras_sslhsic", name).inc(getattr(done, name))
+    number, images = shard
+    file = rows.shard(out, number, count)
+    extractor = shared.acquire(lambda: Extractor(load_pretrained(model), root, *settings))
+    with lock.held(file):
+        done = extract_into(extractor, dict(sorted(filter(None, images))), file, shard=True)
+    for name in _COUNTED:
+        Metrics.counter("keras_sslhsic", name).inc(getattr(done, name))
 
 
 def _counter(result: Any, name: str) -> int:
     """The sum of what the workers have counted."""
+    from apache_beam.metrics import MetricsFilter
+
     found = result.metrics().query(MetricsFilter().with_namespace("keras_sslhsic").with_name(name))
     return sum(counter.result for counter in found["counters"])
 
