@@ -234,9 +234,8 @@ def _parser(settings: bool = False) -> argparse.ArgumentParser:
     )
     reproduce.add_argument(
         "table",
-        metavar="TABLE",
         choices=(*_TABLES, "claims"),
-        help=f"{', '.join(_TABLES)}; or claims, what the paper states of its estimators and losses",
+        help="what is run; claims: what the paper states of its estimators and losses",
     )
     reproduce.add_argument(
         "--scale",
