@@ -55,7 +55,7 @@ def test_report_of_a_folder(tmp_path):
     assert "- linear on imagenet2012: epochs=90, metric=top1, num_train=100, seed=0" in text
     assert (tmp_path / "out" / "report.md").read_text() == text + "\n"
     assert (tmp_path / "out" / "report.png").stat().st_size > 1000
-    with pytest.raises(NotADirectoryError, match="report.md is a file: give the name of a folder"):
+    with pytest.raises(NotADirectoryError, match=r"report\.md is a file: give the name of a folder"):
         report(tmp_path, tmp_path / "out" / "report.md")
 
 
