@@ -32,6 +32,10 @@ def lower(arguments: argparse.Namespace) -> None:
     # Where results are compared, the program itself asks for float32: no environment variable reaches every kernel.
     tf.config.experimental.enable_tensor_float_32_execution(not arguments.expect)
     model, step, batch = variants.build(arguments.model, arguments.batch, None, arguments.precision)
+    if arguments.chunks > 1:
+        model.compile(model.optimizer, loss=model.objective, chunks=arguments.chunks)
+        _write(arguments, lowering.functionalize(step, batch), f"_in_{arguments.chunks}_chunks")
+        return
     plain = lowering.functionalize(step, batch)
     expected = _write(arguments, plain)
     for option in candidates.OPTIONS if arguments.options else ():
@@ -225,6 +229,9 @@ def main() -> None:
     command.add_argument("--precision", default="mixed_bfloat16")
     command.add_argument(
         "--platform", default="CPU", help="whose kernels; GPU needs TensorFlow with CUDA built in"
+    )
+    command.add_argument(
+        "--chunks", type=int, default=1, help="of the batch, instead of the plain step (default: 1)"
     )
     command.add_argument("--parts", action="store_true", help="also without each part")
     command.add_argument("--options", action="store_true", help="also with each candidate of candidates.py")

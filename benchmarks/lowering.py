@@ -56,7 +56,7 @@ def functionalize(step: Callable, batch: dict[str, tf.TensorSpec]) -> PureStep:
     """Makes a step that reads and writes variables a function of their values.
 
     The traced graph is replayed operation by operation in the order of creation, which is the program's. Calls
-    that take a variable are inlined; loops and branches that do are refused.
+    that take a variable are inlined, loops carry its value; branches that take one are refused.
 
     Args:
         step: takes {name: tensor} and returns {name: scalar tensor}, e.g. `model.train_step`.
@@ -66,7 +66,7 @@ def functionalize(step: Callable, batch: dict[str, tf.TensorSpec]) -> PureStep:
         A `PureStep`. Every variable that the step touches is an argument and a result of its function.
 
     Raises:
-        NotImplementedError: for an operation on a variable that is none of reading, assigning and calling.
+        NotImplementedError: for an operation on a variable that is none of reading, assigning, calling and looping.
     """
     concrete = trace(step, batch)
     graph, captures = concrete.graph, concrete.captured_inputs
@@ -123,12 +123,39 @@ def _on_variable(graph, op, operands):
     elif op.type in ("Identity", "NoOp"):
         return operands[: len(op.outputs)]
     elif op.type in ("PartitionedCall", "StatefulPartitionedCall"):
-        called = function_def_to_graph(graph._get_function(op.get_attr("f").name).cached_definition)
-        values = _replay(called, called.inputs, operands)
-        return [values[tensor.name] for tensor in called.outputs]
+        return _called(graph, op.get_attr("f"), operands)
+    elif op.type in ("While", "StatelessWhile"):
+        return _looped(graph, op, operands)
     else:
         raise NotImplementedError(f"{op.type} on a variable cannot be lowered: {op.name}")
     return []
+
+
+def _called(graph, function, operands):
+    called = function_def_to_graph(graph._get_function(function.name).cached_definition)
+    values = _replay(called, called.inputs, operands)
+    return [values[tensor.name] for tensor in called.outputs]
+
+
+def _looped(graph, op, operands):
+    slots = [isinstance(x, _Slot) for x in operands]
+
+    def once(function):
+        def run(*tensors):
+            given = [_Slot(x) if is_slot else x for x, is_slot in zip(tensors, slots, strict=True)]
+            return [x.value if isinstance(x, _Slot) else x for x in _called(graph, function, given)]
+
+        return run
+
+    condition, body = once(op.get_attr("cond")), once(op.get_attr("body"))
+    begin = [x.value if isinstance(x, _Slot) else x for x in operands]
+    end = tf.while_loop(lambda *x: condition(*x)[0], body, begin)
+    for before, after in zip(operands, end, strict=True):
+        if isinstance(before, _Slot):
+            before.assign(after)
+    return [
+        before if isinstance(before, _Slot) else after for before, after in zip(operands, end, strict=True)
+    ]
 
 
 def lower(step: PureStep, platform: str) -> bytes:
