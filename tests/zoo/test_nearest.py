@@ -72,7 +72,7 @@ def test_a_large_collection_is_a_graph(tmp_path, monkeypatch):
     monkeypatch.setattr(nearest, "EXACT", 100)
     features = np.random.default_rng(0).normal(size=(2000, 16)).astype(np.float32)
     found = {f"{number}.png": Row((1, 1), row) for number, row in enumerate(features)}
-    write(tmp_path / "features.npz", found, Origin("encoder-2-of-operations", str(tmp_path)))
+    write(tmp_path / "features.npz", found, Origin("encoder-2-of-operations", str(tmp_path)), 16)
     monkeypatch.setattr(nearest.rows.identity, "tells_operations", lambda _: True)
     nearest.index(tmp_path / "features.npz", tmp_path / "index")
     collection = nearest.load(tmp_path / "index")
