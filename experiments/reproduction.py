@@ -48,27 +48,31 @@ def plot() -> None:
         where = f" (table {of.number})" if of.number else ""
         lines += ["", f"### {of.title}{where}", "", f"`keras-sslhsic reproduce {of.name}`", ""]
         lines += reproduce.small_lines(of, RECORDS)
-        trends += [trend for trend in reproduce.trends(of, RECORDS) if len(trend.differences) > 1]
+        trends += [(of.label, trend) for trend in reproduce.trends(of, RECORDS) if len(trend.differences) > 1]
     if trends:
         pictures.save(chart(trends), CHART)
         lines += ["", "### All trends", "", f"![Paired differences of the small runs](images/{CHART.name})"]
     pages.rewrite(PAGE, BEGIN, END, lines)
 
 
-def chart(trends: list[reproduce.Trend]) -> "Figure":
-    """A row for each trend: ours with its 95 % interval, the paper's difference beside it."""
+def chart(trends: list[tuple[str, reproduce.Trend]]) -> "Figure":
+    """A row for each trend and what measures it: ours with its 95 % interval, the paper's difference beside it."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.0, 1.2 + 0.35 * len(trends)), layout="constrained")
+    figure = Figure(figsize=(11.0, 1.2 + 0.35 * len(trends)), layout="constrained")
     axes = figure.subplots()
-    for place, trend in enumerate(reversed(trends)):
+    for place, (_, trend) in enumerate(reversed(trends)):
         mean, half = trials.interval(trend.differences)
         axes.errorbar(mean, place, xerr=half, fmt="o", color="C0", capsize=2)
         if trend.paper is not None:
             axes.plot(trend.paper, place, "D", color="C1")
     axes.axvline(0.0, color="gray", lw=1)
-    axes.set_yticks(range(len(trends)), [f"{trend.better} over {trend.worse}" for trend in reversed(trends)])
-    axes.set_xlabel("points: here with its 95 % interval (circles), in the paper on ImageNet (diamonds)")
+    names = [f"{trend.better} over {trend.worse} ({label})" for label, trend in reversed(trends)]
+    axes.set_yticks(range(len(trends)), names)
+    figure.supxlabel(
+        "points: here with its 95 % interval (circles), in the paper on ImageNet (diamonds)",
+        fontsize="medium",
+    )
     axes.grid(axis="x", alpha=0.3)
     return figure
 
