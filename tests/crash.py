@@ -54,7 +54,8 @@ def points(function: Callable[[], object], folder: str | os.PathLike) -> Iterato
                     assert operation > 1, "The function did nothing to kill it at."
                     return
                 writing = process.half_written()
-                if half:
+                # A thread that writes beside may have got to another place this time.
+                if half and writing is not None:
                     os.truncate(process.opened, writing)
                 yield f"operation {operation}, {process.killed}{', the file before half written' if half else ''}"
                 if writing is None:
