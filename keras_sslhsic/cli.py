@@ -38,19 +38,9 @@ _READ = {
 
 # The names of `runs.tables.TABLES`.
 _TABLES = (
-    *(
-        "linear",
-        "fixed",
-        "kernels",
-        "regulariser",
-        "features",
-        "batch",
-        "outputs",
-        "widths",
-        "widths_finetune",
-    ),
-    *("centred", "finetune", "transfer", "dense", "detection"),
-)
+    "linear", "fixed", "kernels", "regulariser", "features", "batch", "outputs", "widths", "widths_finetune",
+    "centred", "finetune", "transfer", "dense", "detection",
+)  # fmt: skip
 
 # What bad input raises, beside TensorFlow's errors.
 UNUSABLE = (ValueError, OSError, ImportError, FloatingPointError, RuntimeError)

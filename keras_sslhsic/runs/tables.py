@@ -59,7 +59,7 @@ class Table:
     centred: bool = False
 
 
-# Without a target network gamma has to be found for the batch: at 128 images 3 collapses.
+# Without a target network gamma has to be found for the batch: at 128 images the paper's 3 is too large.
 _GAMMAS = tuple({"loss.gamma": gamma} for gamma in (0.5, 1.0, 2.0, 3.0))
 _ALONE: Changes = {"model.target": False}
 _ABLATION: Changes = {**_ALONE, "epochs": 100}
