@@ -2,6 +2,7 @@
 
     make tpu-check                            everything; builds its own environment first
     .venv-tpu/bin/python tools/tpu_check.py --only small
+    .venv-tpu/bin/python tools/tpu_check.py --only r50 --batch 4096 --chunks 64
 
 The step is this package's own: views, online and target network, loss, LARS or AdamW, the kernel's Adam and the
 moving averages. TensorFlow's TPU kernels lower it, and the compiler of libtpu compiles it for a v5e. Fails where
@@ -63,9 +64,13 @@ def print_row(cells: Iterable[str | int]) -> None:
     )
 
 
-def trace(name: str, batch_size: int, precision: str = "float32", replicas: int = 1) -> lowering.PureStep:
+def trace(
+    name: str, batch_size: int, precision: str = "float32", replicas: int = 1, chunks: int = 1
+) -> lowering.PureStep:
     """The step of one replica."""
-    _, step, batch = variants.build(name, batch_size, precision=precision)
+    model, step, batch = variants.build(name, batch_size, precision=precision)
+    if chunks > 1:
+        model.compile(model.optimizer, loss=model.objective, chunks=chunks)
     if replicas == 1:
         return lowering.functionalize(step, batch)
     with replica.one_of(replicas):
@@ -73,8 +78,8 @@ def trace(name: str, batch_size: int, precision: str = "float32", replicas: int 
 
 
 def check(
-    case: str, name: str, images: int, precision: str = "float32", replicas: int = 1
-) -> tuple[int, int]:
+    case: str, name: str, images: int, precision: str = "float32", replicas: int = 1, chunks: int = 1
+) -> dict[str, int]:
     """Traces, lowers and compiles a step, and prints its row of the table.
 
     Args:
@@ -83,12 +88,13 @@ def check(
         images: on a chip.
         precision: Keras' dtype policy.
         replicas: chips.
+        chunks: parts in which the images go through the networks.
 
     Returns:
         Bytes of a chip's memory; see `hlo.memory`.
     """
     times = [time.monotonic()]
-    step = trace(name, images, precision, replicas)
+    step = trace(name, images, precision, replicas, chunks)
     times.append(time.monotonic())
     program = lowering.lower(step, "TPU")
     times.append(time.monotonic())
@@ -153,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", choices=CASES, help="one case instead of all")
     parser.add_argument("--batch", type=int, default=64, help="images on a chip in the cases of ResNet-50")
+    parser.add_argument("--chunks", type=int, default=1, help="in which these go through the networks")
     arguments = parser.parse_args()
     cases = [arguments.only] if arguments.only else CASES
     print_row(COLUMNS)
@@ -169,7 +176,9 @@ def main() -> None:
             check(case, f"tiny_{case}", 64)
     for case in ("r50", "r50_local"):
         if case in cases:
-            print_fit(case, arguments.batch, check(case, case, arguments.batch, "mixed_bfloat16"))
+            memory = check(case, case, arguments.batch, "mixed_bfloat16", chunks=arguments.chunks)
+            if arguments.chunks == 1:  # else what is kept of a chunk does not grow with the images
+                print_fit(case, arguments.batch, memory)
 
 
 if __name__ == "__main__":
