@@ -118,6 +118,9 @@ def test_converted_files_load_as_encoders_of_pixels(name, golden, data_folder, t
     expected = networks.encoder(((pixels / 255 - MEAN) / STD).astype(np.float32))
     encoder = load_pretrained(tmp_path / f"a{suffix}")
     np.testing.assert_allclose(encoder(pixels), expected, atol=1e-4)
+    maps = encoder.maps()(pixels)
+    assert list(maps) == ["P2", "P3", "P4", "P5"]
+    np.testing.assert_allclose(np.mean(maps["P5"], (1, 2)), encoder(pixels), rtol=1e-5, atol=1e-6)
     assert [p.name for p in tmp_path.iterdir()] == [f"a{suffix}"]
 
 
