@@ -38,14 +38,19 @@ def warn_of_tensorflow(version: str = tf.__version__) -> None:
         )
 
 
+def every_layer(network: keras.Layer) -> Iterator[keras.Layer]:
+    """The network and all layers in it, at any depth."""
+    yield from network._flatten_layers()
+
+
 def automatic_names(network: keras.Layer) -> set[str]:
     """The names that Keras gives such layers as a network has, before it numbers them: {"conv2d", ...}."""
-    return {to_snake_case(type(layer).__name__) for layer in network._flatten_layers()}
+    return {to_snake_case(type(layer).__name__) for layer in every_layer(network)}
 
 
 def seeds(network: keras.Layer) -> list[tuple[keras.Layer, keras.Variable]]:
     """The states of the random generators in a network's layers, such as Dropout, each with its layer."""
-    return [(layer, seed.state) for layer in network._flatten_layers() for seed in layer._seed_generators]
+    return [(layer, seed.state) for layer in every_layer(network) for seed in layer._seed_generators]
 
 
 def beside(store: Any, path: str) -> list[Any]:
@@ -65,7 +70,7 @@ def freeze_but_keep_batch_statistics(model: keras.Model) -> None:
 
 def copy_trainable(source: keras.Model, twin: keras.Model) -> None:
     """Has the layers of a frozen twin use what those of the source use: statistics of the batch, or those they keep."""
-    for layer, original in zip(twin._flatten_layers(), source._flatten_layers(), strict=True):
+    for layer, original in zip(every_layer(twin), every_layer(source), strict=True):
         layer.trainable = original.trainable
     freeze_but_keep_batch_statistics(twin)
 
@@ -96,7 +101,7 @@ class _LossesOfThread:
 @contextlib.contextmanager
 def losses_of_layers(model: keras.Model) -> Iterator[None]:
     """Has layers of a model keep what they add to the loss in all calls within; each call would begin anew otherwise."""
-    for layer in model._flatten_layers():
+    for layer in every_layer(model):
         if not isinstance(layer._losses, _LossesOfThread):
             layer._losses = _LossesOfThread()
     model._get_call_context()
@@ -354,7 +359,7 @@ def set_trainable(model: keras.Model, trainable: bool) -> None:
 
     `model.trainable = True` does nothing where the model's own flag is True already, though layers inside be frozen.
     """
-    for layer in model._flatten_layers():
+    for layer in every_layer(model):
         layer.trainable = trainable
 
 

@@ -11,6 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic import compat
+
 
 def multiply_on_small_maps(network: keras.Model) -> None:
     """Makes the convolutions of a network matrix products, wherever the map is smaller than the kernel.
@@ -23,7 +25,7 @@ def multiply_on_small_maps(network: keras.Model) -> None:
     Args:
         network: keras.Model; its ``keras.layers.Conv2D`` layers are changed in place.
     """
-    for layer in network._flatten_layers():
+    for layer in compat.every_layer(network):
         if type(layer) is keras.layers.Conv2D and "convolution_op" not in vars(layer) and _fits(layer):
             layer.convolution_op = types.MethodType(_multiply_or_convolve, layer)
 

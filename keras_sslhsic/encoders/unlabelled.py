@@ -46,7 +46,7 @@ def spec_of(model: Any) -> EncoderSpec:
 def normalises(model: keras.Model) -> bool:
     """Whether a model has a layer that normalises images, or begins with arithmetic on them, such as x / 255."""
     kinds = keras.layers.Rescaling, keras.layers.Normalization
-    if any(isinstance(layer, kinds) for layer in model._flatten_layers()):
+    if any(isinstance(layer, kinds) for layer in compat.every_layer(model)):
         return True
     pixels = {id(tensor) for tensor in getattr(model, "inputs", None) or ()}
     for operation, arguments, outputs in compat.calls(model) or ():

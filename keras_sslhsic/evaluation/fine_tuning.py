@@ -334,7 +334,7 @@ def _train(
     recipe = _scaled(recipe, batch_size)
     steps = recipe.steps or (recipe.epochs or 1) * steps_per_epoch
     momentum = batch_norm_momentum(steps_per_epoch)
-    layers = [x for x in network._flatten_layers() if isinstance(x, keras.layers.BatchNormalization)]
+    layers = [x for x in compat.every_layer(network) if isinstance(x, keras.layers.BatchNormalization)]
     before = [layer.momentum for layer in layers]
     for layer in layers:
         layer.momentum = momentum

@@ -148,7 +148,7 @@ def _for_fine_tuning(model: keras.Model) -> Iterator[None]:
 
     A synchronised sum has a gradient of its own, which a SavedModel cannot restore without complaint.
     """
-    layers = list(model._flatten_layers())
+    layers = list(compat.every_layer(model))
     trainable = [layer.trainable for layer in layers]
     synchronized = [layer for layer in layers if getattr(layer, "synchronized", False)]
     compat.set_trainable(model, True)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_sslhsic import compat
 from keras_sslhsic.encoders import Encoder, EncoderSpec
 from keras_sslhsic.encoders.folding import fold_batch_norm
 
@@ -53,7 +54,7 @@ def check_answer(encoder: Encoder, answer: Callable[[np.ndarray], np.ndarray], t
 
 def check_precision(encoder: Encoder, target: str) -> None:
     """Raises ValueError for an encoder that computes in half precision."""
-    half = {layer.compute_dtype for layer in encoder._flatten_layers()} & {"float16", "bfloat16"}
+    half = {layer.compute_dtype for layer in compat.every_layer(encoder)} & {"float16", "bfloat16"}
     if half:
         raise ValueError(
             f"{target} files are written in float32, and this encoder computes in {half.pop()}: build it in float32 and "

@@ -6,6 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_sslhsic import compat
+
 
 def copy_of(network: keras.Model, name: str) -> keras.Model:
     """A second network of the same architecture, with the same values and its own variables.
@@ -59,7 +61,7 @@ def statistics(network: keras.Model) -> list[keras.Variable]:
     """Moving statistics of the BatchNorm layers."""
     return [
         v
-        for layer in network._flatten_layers()
+        for layer in compat.every_layer(network)
         if isinstance(layer, keras.layers.BatchNormalization)
         for v in (layer.moving_mean, layer.moving_variance)
     ]

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 import keras
 import tensorflow as tf
 
+from keras_sslhsic import compat
+
 _HELP = (
     "A TPU machine needs the TPU build of TensorFlow, installed last:\n"
     "    pip install --force-reinstall --no-deps tensorflow-tpu==2.20.0 libtpu==0.0.30"
@@ -66,7 +68,7 @@ def strategy(name: str = "auto", tpu: str | None = None) -> tf.distribute.Strate
 def warn_of_own_statistics(networks: Iterable[keras.Model], strategy: tf.distribute.Strategy) -> None:
     """Warns of BatchNormalization that is not synchronised, where several replicas would each keep statistics of their own."""
     count, kind = strategy.num_replicas_in_sync, keras.layers.BatchNormalization
-    layers = [layer for network in networks for layer in network._flatten_layers()]
+    layers = [layer for network in networks for layer in compat.every_layer(network)]
     own = [layer.name for layer in layers if isinstance(layer, kind) and not layer.synchronized]
     if count > 1 and own:
         warnings.warn(

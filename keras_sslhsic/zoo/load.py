@@ -90,7 +90,7 @@ def load_pretrained(
     encoder.measured = encoder_hash(encoder) if entry is not None and entry.metrics else None
     compat.set_trainable(encoder, trainable)
     if trainable and freeze_batch_norm:
-        for layer in encoder._flatten_layers():
+        for layer in compat.every_layer(encoder):
             if isinstance(layer, keras.layers.BatchNormalization):
                 layer.trainable = False
     return encoder
