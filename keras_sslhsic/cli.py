@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None, prepare: Callable[[], None] = l
                 from keras_sslhsic.runs import config
 
                 config.load(options.config)
-            parser = _parser(settings=True)
+            parser = _parser(settings_of=options.protocol or "all")
             options, rest = parser.parse_known_args(arguments)
             options.overrides = [_override(parser, argument, options) for argument in rest]
             _check(options)
@@ -161,8 +161,9 @@ def _is_op_error(error: Exception) -> bool:
     return "OpError" in (kind.__name__ for kind in type(error).__mro__)
 
 
-def _parser(settings: bool = False) -> argparse.ArgumentParser:
-    """The parser; with the `settings` of protocols, which are known once these are imported, and with the help on them."""
+def _parser(settings_of: str | None = None) -> argparse.ArgumentParser:
+    """The parser; with the settings of protocols, which are known once these are imported, and help on those of one, or of
+    "all"."""
     parser = argparse.ArgumentParser(
         prog="keras-sslhsic",
         description="Self-supervised learning with kernel dependence maximisation (SSL-HSIC), for Keras.",
@@ -210,8 +211,10 @@ def _parser(settings: bool = False) -> argparse.ArgumentParser:
     fields.add_argument("--config", help="a config, whose values are printed beside its fields")
     fields.add_argument("--config.FIELD=VALUE", action="store_true", help="as `pretrain` takes it")
 
-    evaluate = _command(commands, "evaluate", _evaluate, "measure what an encoder has learnt", settings)
-    _evaluate_arguments(evaluate, settings)
+    evaluate = _command(
+        commands, "evaluate", _evaluate, "measure what an encoder has learnt", bool(settings_of)
+    )
+    _evaluate_arguments(evaluate, settings_of)
 
     report = _command(
         commands, "report", _report, "gather the results below a folder in one table and one chart"
@@ -319,13 +322,14 @@ def _parser(settings: bool = False) -> argparse.ArgumentParser:
     return parser
 
 
-def _evaluate_arguments(parser: argparse.ArgumentParser, settings: bool) -> None:
+def _evaluate_arguments(parser: argparse.ArgumentParser, settings_of: str | None) -> None:
     """What `evaluate` takes: of its own, and a flag for every setting of every protocol and of the images it needs."""
     protocol = parser.add_argument(
         "protocol",
         nargs="?",
         metavar="PROTOCOL",
-        help="knn, linear, finetune or another; `keras-sslhsic evaluate knn --help` names all of them and what can be set",
+        help="knn, linear, finetune or another; `keras-sslhsic evaluate knn --help` says what can be set of it, `evaluate all "
+        "--help` of each",
     )
     parser.set_defaults(print_help=parser.print_help)
     parser.add_argument(
@@ -346,7 +350,7 @@ def _evaluate_arguments(parser: argparse.ArgumentParser, settings: bool) -> None
     parser.add_argument(
         "--out", help="file of JSON lines to add the result to (default: results.jsonl of the run, or here)"
     )
-    if not settings:
+    if settings_of is None:
         return
     from keras_sslhsic.evaluation import PROTOCOLS
 
@@ -354,11 +358,18 @@ def _evaluate_arguments(parser: argparse.ArgumentParser, settings: bool) -> None
     protocol.help = (
         f"one of {protocols}; `all`: a table of the bundled images; none, with --run: what its config names"
     )
-    flags = parser.add_argument_group("settings of protocols, and of their images")
+    one = settings_of in PROTOCOLS
+    shown = [settings_of] if one else [*PROTOCOLS]
+    flags = parser.add_argument_group(
+        f"settings of {settings_of if one else 'protocols'}, and of their images"
+    )
     for name, uses in _settings().items():
+        told = {protocol: setting for protocol, setting in uses.items() if protocol in shown}
+        text = "; ".join(_help(told, len(shown))).replace("%", "%%")
         parse = next(iter(uses.values())).parse
-        text = "; ".join(_help(uses, len(PROTOCOLS)))
-        flags.add_argument(f"--{name.replace('_', '-')}", type=parse, help=text.replace("%", "%%"))
+        flags.add_argument(
+            f"--{name.replace('_', '-')}", type=parse, help=text if told else argparse.SUPPRESS
+        )
 
 
 def _help(uses: dict[str, Any], of: int) -> Iterator[str]:

@@ -35,7 +35,7 @@ SMALL = [
 
 
 def test_help_says_what_every_command_does(capsys):
-    commands = ("pretrain", "evaluate knn", "config", "report", "extract", "export", "convert")
+    commands = ("pretrain", "evaluate all", "config", "report", "extract", "export", "convert")
     for arguments in ([], *map(str.split, commands)):
         with pytest.raises(SystemExit) as stopped:
             cli.main([*arguments, "--help"])

@@ -20,7 +20,7 @@ folder, a folder of `save_pretrained`, a file, or `hf://OWNER/NAME`.
 def lines() -> Iterator[str]:
     """The lines of the page."""
     yield from _INTRODUCTION.splitlines()
-    parser = cli._parser(settings=True)
+    parser = cli._parser(settings_of="all")
     commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     for name, command in commands.choices.items():
         yield from ("", f"## {name}", "", command.description or "")

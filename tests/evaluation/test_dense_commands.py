@@ -108,8 +108,13 @@ def test_a_config_names_them_with_data_of_their_own(data, monkeypatch):
         evaluate.groups_of(ConfigDict(settings))
 
 
-def test_the_settings_of_both_are_flags(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["evaluate", "depth", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "--depth-scale" in text and "--work-dir" in text and "30000 (segmentation)" in text
+def test_the_settings_of_both_are_flags_and_help_is_on_those_of_the_protocol_that_is_named(capsys):
+    def told(protocol):
+        with pytest.raises(SystemExit):
+            cli.main(["evaluate", protocol, "--help"])
+        return " ".join(capsys.readouterr().out.split())
+
+    of_depth, of_all = told("depth"), told("all")
+    assert "--depth-scale" in of_depth and "--work-dir" in of_depth and "(default: 7500)" in of_depth
+    assert "segmentation" not in of_depth.split("settings of depth, and")[1] and "--fraction" not in of_depth
+    assert "--depth-scale" in of_all and "--fraction" in of_all and "30000 (segmentation)" in of_all
