@@ -214,7 +214,7 @@ def test_help_typos_and_missing_files_are_told_without_tensorflow(tmp_path):
 
 def _environment():
     """That of a user, who set nothing of TensorFlow's."""
-    root = str(Path(cli.__file__).parents[1])
+    root = str(Path(cli.__file__).parents[2])
     return {"PYTHONPATH": root} | {
         name: value for name, value in os.environ.items() if not name.startswith(("TF_", "CUDA_", "KERAS_"))
     }
@@ -261,7 +261,7 @@ def test_an_error_within_a_pipeline_that_keras_reads_is_its_sentence(monkeypatch
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         model.predict(numbers.batch(1), verbose=0)
 
-    monkeypatch.setattr(cli, "_load", load)
+    monkeypatch.setattr(cli.arguments, "load", load)
     assert cli.main(["export", "--model", "a", "--out", "b"]) == 2
     assert capsys.readouterr().err.startswith("keras-sslhsic export: The number 0 is odd.")
 
@@ -271,7 +271,7 @@ def test_an_error_of_another_library_says_how_to_see_where_it_comes_from(error, 
     # As TensorFlow, scikit-learn and others raise it: not from a file of this package.
     foreign = {"error": error}
     exec(compile("def fails(*arguments):\n    raise error", "/lib/other.py", "exec"), foreign)
-    monkeypatch.setattr(cli, "_load", foreign["fails"])
+    monkeypatch.setattr(cli.arguments, "load", foreign["fails"])
     command = ["export", "--model", "a", "--out", "b"]
     assert cli.main(command) == 2
     assert capsys.readouterr().err == (
@@ -321,7 +321,7 @@ def settings_of(tmp_path, monkeypatch):
         return asked.pop()
 
     monkeypatch.setattr("keras_sslhsic.runs.evaluate.compare", compare)
-    monkeypatch.setattr(cli, "_load", lambda name: SimpleNamespace(spec=EncoderSpec(28, 28, 1, 2)))
+    monkeypatch.setattr(cli.arguments, "load", lambda name: SimpleNamespace(spec=EncoderSpec(28, 28, 1, 2)))
     return read
 
 
@@ -449,13 +449,15 @@ def test_what_was_exported_is_named_with_control_characters_escaped(tmp_path, mo
     from keras_sslhsic.zoo import convert
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_load", lambda name: None)
+    monkeypatch.setattr(cli.arguments, "load", lambda name: None)
     monkeypatch.setattr(export, "write", lambda *arguments: None)
     monkeypatch.setattr(convert, "convert", lambda *arguments, **options: {"method": "a\x1b"})
     Path("a").touch()
     assert cli.main(["export", "--model", "a", "--out", "x\x1b"]) == 0
     assert cli.main(["convert", "a", "--to", "x\x1b.keras"]) == 0
-    monkeypatch.setattr(cli, "_load", lambda name: (_ for _ in ()).throw(ValueError("a\x1b is none.")))
+    monkeypatch.setattr(
+        cli.arguments, "load", lambda name: (_ for _ in ()).throw(ValueError("a\x1b is none."))
+    )
     assert cli.main(["export", "--model", "a", "--out", "x"]) == 2
     out, error = capsys.readouterr()
     assert error.startswith("keras-sslhsic export: a\\x1b is none.")
@@ -674,9 +676,7 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path, capsys):
 def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
     run = tmp_path / "run"
     pretrain = ["pretrain", "--config", CONFIG, *SMALL, "--config.epochs=3", "--workdir", str(run)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "keras_sslhsic.cli", *pretrain], stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen([sys.executable, "-m", "keras_sslhsic", *pretrain], stderr=subprocess.DEVNULL)
     while not (run / "checkpoints" / "checkpoint-000001.npz").exists():
         assert process.poll() is None, "the run ended before its first checkpoint"
         time.sleep(0.05)

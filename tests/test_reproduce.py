@@ -52,7 +52,7 @@ def test_the_rows_are_those_of_the_paper():
         of = tables.table(name)
         [printed] = [one for one in paper.TABLES if one.number == number]
         assert [row.name for row in of.rows] == list(printed.rows) and of.number == number
-    assert [of.name for of in TABLES] == [*cli._TABLES]
+    assert [of.name for of in TABLES] == [*cli.training.TABLES]
     assert reproduce.of_paper(tables.table("kernels"))["SSL-HSIC, linear kernel"] == 65.27
     for of in TABLES:
         names = {row.name for row in of.rows}

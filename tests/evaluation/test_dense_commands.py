@@ -74,7 +74,7 @@ def test_evaluate_measures_masks_and_depth(data, capsys):
 
 
 def test_settings_are_refused_before_anything_is_loaded(data, capsys, monkeypatch):
-    monkeypatch.setattr(cli, "_load", lambda name: pytest.fail("An encoder was loaded."))
+    monkeypatch.setattr(cli.arguments, "load", lambda name: pytest.fail("An encoder was loaded."))
     for flags, message in (
         (["segmentation", "--epochs", "3"], "segmentation has no --epochs"),
         (["depth", "--num-classes", "3"], "depth has no --num-classes"),
