@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_sslhsic import checks
 from keras_sslhsic.views import crop as crops
 from keras_sslhsic.views import ops, own
 from keras_sslhsic.views.augment import augment, sample_parameters
@@ -137,7 +138,28 @@ class ViewPolicy:
                 f"local.count says how many of the {self.num_views} views are small, and one has to be large, found "
                 f"{self.local.count}: blur.probability and solarize.probability hold a number for each view of either kind."
             )
+        self._check_numbers()
         object.__setattr__(self, "own", own.named(self.own))
+
+    def _check_numbers(self) -> None:
+        """Raises ValueError for numbers out of their range: a flip of 50 for 50 % would flip every image."""
+        chances = [("flip", self.flip), ("flip_vertical", self.flip_vertical), ("grayscale", self.grayscale)]
+        chances.append(("jitter.probability", self.jitter.probability))
+        chances += [("blur.probability", chance) for chance in self.blur.probability]
+        chances += [("solarize.probability", chance) for chance in self.solarize.probability]
+        for name, chance in chances:
+            checks.number(name, chance, most=1.0)
+        for name in ("brightness", "contrast", "saturation", "hue"):
+            checks.number(f"jitter.{name}", getattr(self.jitter, name))
+        checks.number("rotation", self.rotation)
+        for deviation in self.std:
+            checks.number("std", deviation, above=True)
+        ranges = [("crop.area", self.crop.area, 1.0), ("crop.aspect", self.crop.aspect, None)]
+        ranges += [("blur.sigma", self.blur.sigma, None), ("local.area", self.local.area, 1.0)]
+        for name, ends, most in ranges:
+            if isinstance(ends, tuple) and len(ends) == 2:  # of others a config says more
+                checks.number(name, ends[0], above=True)
+                checks.number(name, ends[1], ends[0], most=most)
 
     @property
     def num_views(self) -> int:

@@ -87,6 +87,18 @@ def test_policies_saved_before_there_was_a_choice_are_redrawn():
         (lambda: views.multi_crop(num_local=-1), "1 views.* found -1"),
         (lambda: views.ViewPolicy(local=views.Local(2)), "2 views.* found 2"),
         (lambda: views.ViewPolicy(mean=(0.5,)), r"\(0.5,\) and \(0.229, 0.224, 0.225\)"),
+        (lambda: views.ViewPolicy(flip=50), "flip must be at most 1, found 50"),
+        (
+            lambda: views.ViewPolicy(blur=views.Blur((1.0, -1.0))),
+            "blur.probability must be at least 0, found -1",
+        ),
+        (lambda: views.ViewPolicy(jitter=views.ColorJitter(hue=-0.1)), "jitter.hue must be at least 0"),
+        (lambda: views.ViewPolicy(crop=views.Crop((1.0, 0.2))), "crop.area must be at least 1, found 0.2"),
+        (
+            lambda: views.ViewPolicy(local=views.Local(1, 8, (0.1, 1.5))),
+            "local.area must be at most 1, found 1.5",
+        ),
+        (lambda: views.ViewPolicy(std=(0.2, 0.0, 0.2)), "std must be above 0, found 0"),
         (lambda: views.finish_views([np.zeros((1, 4, 4, 3))], views.byol(4), [0, 1]), "2 views, found 1"),
         (lambda: views.prepare(np.zeros((1, 4, 4, 1)), views.byol(4)), "1 channels.* 3"),
     ],
