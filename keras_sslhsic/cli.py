@@ -444,6 +444,7 @@ def _pretrain(options: argparse.Namespace) -> None:
         raise
     if summary["results"]:
         print(format_table(summary["results"]))
+        print(f"`keras-sslhsic report {display(options.workdir)}` prints them with their 95 % intervals.")
     if summary == before:
         print("The run was finished before; nothing was changed.")
     files = (p for p in Path(options.workdir).iterdir() if p.is_file() and not is_leftover(p))
@@ -655,7 +656,8 @@ def _extract(options: argparse.Namespace) -> None:
         print(f"{extracted.gone} images are no longer under {data}: their rows were left out.")
     if extracted.broken:
         named = f"{out}/*.broken.txt name" if options.runner else f"{out}.broken.txt names"
-        print(f"{len(extracted.broken)} images could not be read; {named} them.")
+        count = "1 image" if len(extracted.broken) == 1 else f"{len(extracted.broken)} images"
+        print(f"{count} could not be read; {named} them.")
 
 
 def _index(options: argparse.Namespace) -> None:
@@ -679,6 +681,8 @@ def _search(options: argparse.Namespace) -> None:
     found = nearest.search(collection, options.image, encoder, options.count)
     for file, similarity in found:
         print(f"{similarity:.4f}  {display(file)}")
+    if not found:
+        print("The index has no other image.")
     if options.sheet:
         nearest.draw(collection, options.image, found, options.sheet)
         print(f"A picture of them is in {display(options.sheet)}.")
