@@ -94,7 +94,8 @@ def build_encoder(
         (512 x width for ``r18``). The features are float32 under mixed precision too.
 
     Raises:
-        ValueError: for an unknown name or stem, a width that is not positive, or an unusable input shape.
+        ValueError: for an unknown name or stem, a width that is not positive, or an unusable input shape; and where Keras is
+            set to channels first.
 
     Example:
         >>> encoder = build_encoder("r18_1x", input_shape=(28, 28, 1), width=0.25)
@@ -114,6 +115,10 @@ def resnet(
     shape = (None, None, 3) if input_shape is None else tuple(input_shape)
     if len(shape) != 3 or shape[-1] is None:
         raise ValueError(f"input_shape must be (height, width, channels) with known channels, found {shape}.")
+    if (order := keras.config.image_data_format()) != "channels_last":
+        raise ValueError(
+            f"Channels come last here, and Keras is set to {order}: keras.config.set_image_data_format('channels_last')."
+        )
     if stem is None:
         stem = "small" if any(side is not None and side < SMALL_IMAGE for side in shape[:2]) else "imagenet"
 

@@ -67,6 +67,7 @@ class Trainer(EncodingModel):
     num_classes: int | None = None
     classifier: Any = None
     chunks = 1
+    steps_per_execution: int  # of one call of the device program
     view_size: int | None = None  # in training, where it is not that of the policy
 
     def __init__(self, encoder: keras.Model, views: Any = "byol", seed: int = 0, **kwargs: Any):

@@ -260,6 +260,14 @@ def test_narrow_shortcuts_read_the_pixels_of_wide_ones(size):
     assert not any(name.endswith("_pixels") for name in names)
 
 
+def test_channels_first_would_take_the_height_for_the_channels(monkeypatch):
+    monkeypatch.setattr(keras.config, "image_data_format", lambda: "channels_first")
+    with pytest.raises(
+        ValueError, match=r"Channels come last here, and Keras is set to channels_first: keras\.config"
+    ):
+        build_encoder("r18_1x", (32, 32, 3))
+
+
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match=r"Unknown encoder 'r50_3x': did you mean .*r50_2x"):
         build_encoder("r50_3x")
