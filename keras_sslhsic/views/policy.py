@@ -152,6 +152,8 @@ class ViewPolicy:
         for name in ("brightness", "contrast", "saturation", "hue"):
             checks.number(f"jitter.{name}", getattr(self.jitter, name))
         checks.number("rotation", self.rotation)
+        checks.integer("size", self.size, 1)
+        checks.integer("local.size", self.local.size, 1)
         for deviation in self.std:
             checks.number("std", deviation, above=True)
         ranges = [("crop.area", self.crop.area, 1.0), ("crop.aspect", self.crop.aspect, None)]
@@ -350,6 +352,11 @@ def make_views(
         >>> images = tf.zeros([8, 64, 64, 3], tf.uint8)
         >>> view1, view2 = make_views(images, byol(32), seed=[0, 1])
     """
+    policy, images, seed = get(policy), tf.convert_to_tensor(images), tf.convert_to_tensor(seed)
+    if images.shape.rank != 4 or seed.shape.rank not in (None, 1):
+        raise ValueError(
+            f"Expected images [B, H, W, C] and a seed int [2], found the shapes {images.shape} and {seed.shape}."
+        )
     batch, height, width = tf.shape(images)[0], images.shape[1], images.shape[2]
     images = _to_unit_range(ops.to_channels_first(images))
     views = []

@@ -273,6 +273,10 @@ def test_bad_arguments_are_named():
         build_encoder("r50_3x")
     with pytest.raises(ValueError, match=r"positive, found 0"):
         build_encoder("r18_1x", width=0)
+    with pytest.raises(ValueError, match=r"positive, found '0.5'"):
+        build_encoder("r18_1x", width="0.5")
+    with pytest.raises(ValueError, match=r"known channels, found \(0, 0, 3\)"):
+        build_encoder("r18_1x", (0, 0, 3))
     with pytest.raises(ValueError, match=r"'large'"):
         build_encoder("r18_1x", stem="large", width=0.0625)
     with pytest.raises(ValueError, match=r"known channels, found \(32, 32\)"):

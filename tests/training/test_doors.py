@@ -468,3 +468,9 @@ def test_steps_that_do_not_divide_an_epoch_stay_within_it(photos):
         weights.append(model.get_weights())
     for one, several in zip(*weights, strict=True):
         np.testing.assert_allclose(several, one, **CLOSE)
+
+
+def test_a_decay_that_is_none_is_refused():
+    for base, message in ((2.0, "base must be at most 1, found 2"), (-0.1, "base must be at least 0")):
+        with pytest.raises(ValueError, match=message):
+            callbacks.TargetEMA(base)

@@ -98,6 +98,13 @@ def test_policies_saved_before_there_was_a_choice_are_redrawn():
             lambda: views.ViewPolicy(local=views.Local(1, 8, (0.1, 1.5))),
             "local.area must be at most 1, found 1.5",
         ),
+        (lambda: views.byol("224"), "size must be an integer, found '224'"),
+        (
+            lambda: views.make_views(np.zeros((4, 4, 3)), views.byol(4), [0, 1]),
+            r"images \[B, H, W, C\].*\(4, 4, 3\)",
+        ),
+        (lambda: views.make_views(np.zeros((1, 4, 4, 3)), "byol", 3), r"a seed int \[2\]"),
+        (lambda: views.make_views(np.zeros((1, 4, 4, 3)), "bjol", [0, 1]), "'bjol'"),
         (lambda: views.ViewPolicy(std=(0.2, 0.0, 0.2)), "std must be above 0, found 0"),
         (lambda: views.finish_views([np.zeros((1, 4, 4, 3))], views.byol(4), [0, 1]), "2 views, found 1"),
         (lambda: views.prepare(np.zeros((1, 4, 4, 1)), views.byol(4)), "1 channels.* 3"),
