@@ -10,6 +10,7 @@ from keras_sslhsic import pictures
 from keras_sslhsic.files import display
 
 if TYPE_CHECKING:
+    import keras
     from matplotlib.figure import Figure
 
 # The quantities of every method; what else a loss or an evaluation logs gets a panel of its own.
@@ -31,16 +32,19 @@ _PANELS = (
 _NOT_DRAWN = {"epoch", "seconds", "checkpoint_seconds", "hsic_zz"}  # whose square root is
 
 
-def curves(history: Mapping[str, Sequence[float]], path: str | Path | None = None) -> "Figure":
+def curves(
+    history: "Mapping[str, Sequence[float]] | keras.callbacks.History", path: str | Path | None = None
+) -> "Figure":
     """Draws what `fit` logged, a panel a quantity, and saves the picture if a path is given.
 
     Args:
-        history: {name: a value an epoch}, such as `model.fit(...).history`.
+        history: what `model.fit` returns, or {name: a value an epoch}.
         path: of the picture.
     """
     from matplotlib.figure import Figure
 
-    series = {name: np.asarray(values, float) for name, values in history.items()}
+    values_of = getattr(history, "history", history)
+    series = {name: np.asarray(values, float) for name, values in values_of.items()}
     if "hsic_zz" in series:
         series["sqrt_hsic_zz"] = np.sqrt(np.maximum(series["hsic_zz"], 0.0))
     known = {name for _, names in _PANELS for name in names} | _NOT_DRAWN
@@ -82,15 +86,27 @@ def feature_map(
         class_names: names for the legend.
         path: as in `curves`.
         seed: of t-SNE.
+
+    Raises:
+        ValueError: for fewer than 2 images, or another number of labels, or a label without a name.
     """
     from matplotlib.figure import Figure
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
     from sklearn.preprocessing import normalize
 
+    if len(features) < 2 or np.shape(labels) != (len(features),):
+        raise ValueError(
+            f"Expected features [N, F] of 2 images or more and labels [N], found the shapes {np.shape(features)} and "
+            f"{np.shape(labels)}."
+        )
+    if class_names is not None and np.max(labels) >= len(class_names):
+        raise ValueError(
+            f"Expected a name for each class, found {len(class_names)} and label {np.max(labels)}."
+        )
     directions = normalize(features)
     if directions.shape[1] > 50:
-        directions = PCA(50, random_state=seed).fit_transform(directions)
+        directions = PCA(min(50, len(directions)), random_state=seed).fit_transform(directions)
     perplexity = min(30.0, max(1.0, (len(features) - 1) / 4))
     points = TSNE(2, init="pca", perplexity=perplexity, random_state=seed).fit_transform(directions)
     figure = Figure(figsize=(8, 6.5), layout="constrained")
@@ -127,9 +143,17 @@ def neighbours(
         path: as in `curves`.
         queries: rows.
         count: neighbours of each.
+
+    Raises:
+        ValueError: for fewer than 2 images, or features of another number of images.
     """
     from matplotlib.figure import Figure
 
+    shapes = {name: np.shape(values) for name, values in features.items()}
+    if len(images) < 2 or any(shape[:1] != (len(images),) for shape in shapes.values()):
+        raise ValueError(
+            f"Expected 2 images or more, and features [N, F] of each encoder, found {len(images)} images and {shapes}."
+        )
     chosen = np.linspace(0, len(images) - 1, min(queries, len(images))).round().astype(int)
     count = min(count, len(images) - 1)
     columns = 1 + len(features) * (count + 1)  # an empty one before each encoder's

@@ -204,6 +204,7 @@ def test_what_a_config_leaves_out_has_its_default():
         ({"epochs": True}, "field epochs of the config must be an integer, found True"),
         ({"epochs": 0}, "epochs must be at least 1, found 0"),
         ({"seed": -1}, "seed must be at least 0, found -1"),
+        ({"precision": "float8"}, "precision must be 'float32' or 'mixed_bfloat16' or 'mixed_float16', found 'float8'"),
         ({"data": 3}, "field data of the config must be a mapping, found 3"),
         ({"data": {"source": "folder"}}, r"The config lacks data.path \(the folder\): give it"),
         ({"data": {"source": "flickr"}}, "Unknown data source 'flickr'"),

@@ -412,7 +412,9 @@ def test_a_picture_larger_than_matplotlib_draws_is_drawn_coarser(tmp_path):
 
 
 def test_pictures_are_written_whole(tmp_path, monkeypatch):
-    plots.curves({"loss": [1.0, 0.5]}, tmp_path / "curves.png")
+    history = keras.callbacks.History()  # what `fit` returns
+    history.history = {"loss": [1.0, 0.5]}
+    plots.curves(history, tmp_path / "curves.png")
     before = (tmp_path / "curves.png").read_bytes()
 
     def half(figure, path, **_):
@@ -488,6 +490,9 @@ def test_neighbours_are_drawn_beside_each_other():
     images = np.random.default_rng(0).integers(0, 256, (6, 4, 4, 1), np.uint8)
     angles = np.arange(6.0)[:, None]
     circle = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+    for one, features in ((images, {"a": np.eye(3)}), (images[:1], {"a": np.eye(1)})):
+        with pytest.raises(ValueError, match="Expected 2 images or more, and features"):
+            plots.neighbours(one, features)
     figure = plots.neighbours(images, {"a": circle, "b": np.eye(3)[[0, 1, 2] * 2]}, queries=2, count=1)
     drawn = [[np.array_equal(axes.images[0].get_array(), image[..., 0]) for image in images].index(True)
              for axes in figure.axes if axes.images]  # fmt: skip
@@ -509,3 +514,11 @@ def test_results_cut_short_by_a_kill_are_written_anew_and_once(tmp_path, monkeyp
             rows = evaluate.evaluate_run(tmp_path, [evaluate.Group("a", {})])
             assert results.read(file) == [result]
     assert rows == [{"features": "pretrained", "knn": 0.5}]
+
+
+def test_a_map_of_few_images_is_drawn():
+    features = np.random.default_rng(0).normal(size=(6, 64))
+    assert len(plots.feature_map(features, np.arange(6) % 2, ["a", "b"]).axes[0].collections) == 2
+    for arguments in ((features[:1], [0]), (features, [0]), (features, np.arange(6), ["a", "b"])):
+        with pytest.raises(ValueError, match="Expected"):
+            plots.feature_map(*arguments)

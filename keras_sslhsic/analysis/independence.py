@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+from keras_sslhsic import checks
 from keras_sslhsic.analysis.matrices import matrix_of
 
 
@@ -36,8 +37,9 @@ def hsic_test(
         seed: of them.
 
     Raises:
-        ValueError: for other shapes, fewer rows, or another method.
+        ValueError: for other shapes, fewer rows, another method, or no permutation.
     """
+    checks.integer("permutations", permutations, 1)
     k, l = matrix_of(k), matrix_of(l)  # noqa: E741
     n = len(k)
     if k.shape != l.shape or n < 6:

@@ -12,24 +12,30 @@ def rows_of(x: Any, least: int = 1) -> np.ndarray:
     """Features as float64 [n, F].
 
     Raises:
-        ValueError: for another shape, or fewer rows than `least`.
+        ValueError: for another shape, fewer rows than `least`, or what is not finite.
     """
     x = np.asarray(x, np.float64)
     if x.ndim != 2 or len(x) < least:
         raise ValueError(f"Expected features [n, F] of at least {least} rows, found the shape {x.shape}.")
-    return x
+    return _finite(x)
 
 
 def matrix_of(k: Any) -> np.ndarray:
     """A kernel matrix as float64 [n, n].
 
     Raises:
-        ValueError: for another shape.
+        ValueError: for another shape, or what is not finite.
     """
     k = np.asarray(k, np.float64)
     if k.ndim != 2 or k.shape[0] != k.shape[1]:
         raise ValueError(f"Expected a kernel matrix [n, n], found the shape {k.shape}.")
-    return k
+    return _finite(k)
+
+
+def _finite(x: np.ndarray) -> np.ndarray:
+    if not np.isfinite(x).all():
+        raise ValueError("Expected finite numbers, found NaN or infinity: find out where they come from.")
+    return x
 
 
 def kernel_matrix(x: Any, kernel: Any = "imq", y: Any = None) -> np.ndarray:
@@ -42,9 +48,14 @@ def kernel_matrix(x: Any, kernel: Any = "imq", y: Any = None) -> np.ndarray:
 
     Returns:
         float64 [n, m].
+
+    Raises:
+        ValueError: for another shape, what is not finite, or features of two sizes.
     """
     x = rows_of(x)
     y = x if y is None else rows_of(y)
+    if x.shape[1] != y.shape[1]:
+        raise ValueError(f"Expected features of one size, found {x.shape[1]} and {y.shape[1]}.")
     s = kernels.squared_distances(tf.constant(x), tf.constant(y))
     return kernels.get(kernel).value(s).numpy()
 

@@ -89,7 +89,8 @@ def _extract(options: argparse.Namespace) -> None:
         print(f"{extracted.gone} images are no longer under {data}: their rows were left out.")
     if extracted.broken:
         named = f"{out}/*.broken.txt name" if options.runner else f"{out}.broken.txt names"
-        print(f"{len(extracted.broken)} images could not be read; {named} them.")
+        count = "1 image" if len(extracted.broken) == 1 else f"{len(extracted.broken)} images"
+        print(f"{count} could not be read; {named} them.")
 
 
 def _index(options: argparse.Namespace) -> None:
@@ -113,6 +114,8 @@ def _search(options: argparse.Namespace) -> None:
     found = nearest.search(collection, options.image, encoder, options.count)
     for file, similarity in found:
         print(f"{similarity:.4f}  {display(file)}")
+    if not found:
+        print("The index has no other image.")
     if options.sheet:
         nearest.draw(collection, options.image, found, options.sheet)
         print(f"A picture of them is in {display(options.sheet)}.")

@@ -104,6 +104,7 @@ def _pretrain(options: argparse.Namespace) -> None:
         raise
     if summary["results"]:
         print(format_table(summary["results"]))
+        print(f"`keras-sslhsic report {display(options.workdir)}` prints them with their 95 % intervals.")
     if summary == before:
         print("The run was finished before; nothing was changed.")
     files = (p for p in Path(options.workdir).iterdir() if p.is_file() and not is_leftover(p))

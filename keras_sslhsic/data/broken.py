@@ -8,6 +8,8 @@ from keras_sslhsic import checks
 from keras_sslhsic.data.decode import DecodeError
 from keras_sslhsic.files import display
 
+LOG = "broken_images.log"  # where nothing else is said
+
 
 def reason(error: Exception, path: str) -> str:
     """What is wrong with a file, without its name, in one line."""
@@ -31,8 +33,8 @@ class BrokenFiles:
         total: files in the data set.
         on_error: "skip" counts and logs; "raise" raises a DecodeError that names the file and the reason.
         max_broken: share of the files, in [0, 1], above which `TooManyBrokenFiles` is raised.
-        log: file to which a line `path<TAB>reason` is appended for each broken file, with control characters escaped;
-            made at the first one. One that cannot be written is said to be, and stops nothing.
+        log: file to which a line `path<TAB>reason` is appended for each broken file that it does not name yet, with control
+            characters escaped; made at the first one. One that cannot be written is said to be, and stops nothing.
 
     Attributes:
         reasons: the reason for each broken file found so far, by its path.
@@ -57,8 +59,10 @@ class BrokenFiles:
                 return
             self.reasons[path] = why
             try:
-                with self.log.open("a", encoding="utf-8") as log:
-                    log.write(line(path, why))
+                with self.log.open("a+", encoding="utf-8", errors="backslashreplace") as log:
+                    log.seek(0)
+                    if line(path, why) not in log:
+                        log.write(line(path, why))
             except OSError as error:
                 self._unwritten = f", which cannot be written ({error.strerror})"
             if len(self.reasons) == 1:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_sslhsic import checks, pictures
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.batches import Decoding, Hold, crops, thread_pool
-from keras_sslhsic.data.broken import BrokenFiles
+from keras_sslhsic.data.broken import LOG, BrokenFiles
 from keras_sslhsic.data.cache import make as make_cache
 from keras_sslhsic.data.images import Images, Read, digest, part, spread
 from keras_sslhsic.data.memory import Budget
@@ -172,7 +172,7 @@ class FolderImages(Images):
         labels: bool | None = None,
         on_error: str = "skip",
         max_broken: float = 0.01,
-        error_log: str | Path = "broken_images.log",
+        error_log: str | Path = LOG,
         max_pixels: int = decode.MAX_PIXELS,
         cache: str | None = None,
         cache_dir: str | Path | None = None,

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from keras_sslhsic.data import bundled
 from keras_sslhsic.data.arrays import from_arrays
+from keras_sslhsic.data.broken import LOG
 from keras_sslhsic.data.folder import from_folder
 from keras_sslhsic.data.images import Images
 from keras_sslhsic.data.subsets import stratified_split
@@ -50,7 +51,7 @@ SOURCES.add("folder", from_folder)
 SOURCES.add("tfds", from_tfds)
 
 
-def source(config: ConfigDict, error_log: str | Path = "broken_images.log") -> Images:
+def source(config: ConfigDict, error_log: str | Path = LOG) -> Images:
     """The images of a config, in batches of `config.batch_size` ordered by `config.seed`.
 
     `config.data.source` is one of `SOURCES`: "bundled", "folder" or "tfds"; the other fields of `config.data` are arguments

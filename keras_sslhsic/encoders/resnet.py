@@ -7,6 +7,7 @@ epsilon, so it cannot hold these weights.
 """
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import NamedTuple
 
 import keras
@@ -60,8 +61,8 @@ def architecture(name: str, width: float | None = None) -> Architecture:
         ValueError: if the name is unknown (the nearest one is suggested) or `width` is not positive.
     """
     base, named_width = ARCHITECTURES[name]
-    if width is not None and not width > 0:
-        raise ValueError(f"width must be positive, found {width}.")
+    if width is not None and not (isinstance(width, Real) and width > 0):
+        raise ValueError(f"width must be positive, found {width!r}.")
     return base.scaled(named_width if width is None else width)
 
 
@@ -94,7 +95,8 @@ def build_encoder(
         (512 x width for ``r18``). The features are float32 under mixed precision too.
 
     Raises:
-        ValueError: for an unknown name or stem, a width that is not positive, or an unusable input shape.
+        ValueError: for an unknown name or stem, a width that is not positive, or an unusable input shape; and where Keras is
+            set to channels first.
 
     Example:
         >>> encoder = build_encoder("r18_1x", input_shape=(28, 28, 1), width=0.25)
@@ -112,8 +114,12 @@ def resnet(
 ) -> keras.Model:
     """Builds a residual network of any shape; see `build_encoder` for the arguments and the result."""
     shape = (None, None, 3) if input_shape is None else tuple(input_shape)
-    if len(shape) != 3 or shape[-1] is None:
+    if len(shape) != 3 or shape[-1] is None or any(side is not None and side < 1 for side in shape):
         raise ValueError(f"input_shape must be (height, width, channels) with known channels, found {shape}.")
+    if (order := keras.config.image_data_format()) != "channels_last":
+        raise ValueError(
+            f"Channels come last here, and Keras is set to {order}: keras.config.set_image_data_format('channels_last')."
+        )
     if stem is None:
         stem = "small" if any(side is not None and side < SMALL_IMAGE for side in shape[:2]) else "imagenet"
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_sslhsic import checks
 from keras_sslhsic.data import bundled, decode
-from keras_sslhsic.data.broken import BrokenFiles
+from keras_sslhsic.data.broken import LOG, BrokenFiles
 from keras_sslhsic.data.folder import class_labels, list_images
 from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.data.tfds import SPLITS, prepared_builder
@@ -40,6 +40,7 @@ def load(
     image_size: int = 224,
     short_side: int | None = None,
     test_share: float = 0.2,
+    error_log: str | Path = LOG,
 ) -> dict[str, Labelled]:
     """Labelled images by their name.
 
@@ -58,6 +59,7 @@ def load(
         short_side: what a test image's short side is resized to before its central crop. None: 256 / 224 of the size for
             `training`, as the paper has it; the size itself for features, as the paper has it for transfer.
         test_share: of every class of a folder without train and test, at least one image each; always the same images.
+        error_log: file in which the broken files of a folder are named.
 
     Returns:
         {"train", "test"} and perhaps "validation".
@@ -81,9 +83,10 @@ def load(
             for name, split in splits.items()
             if split
         }
+    crops |= {"max_broken": max_broken, "error_log": error_log}
     missing = [name for name in ("train", "test") if not (folder / name).is_dir()]
     if len(missing) == 2:
-        whole = of_folder(folder, max_broken=max_broken, **crops)
+        whole = of_folder(folder, **crops)
         whole = dataclasses.replace(whole, held_out=test_share)
         rows = stratified_split(whole.labels, test_share)
         return dict(zip(("train", "test"), map(whole.part, rows), strict=True))
@@ -93,7 +96,7 @@ def load(
             "with neither, and a folder a class in it, is split."
         )
     names = ["train", "test", *(["validation"] if training and (folder / "validation").is_dir() else [])]
-    return {name: of_folder(folder / name, max_broken=max_broken, **crops) for name in names}
+    return {name: of_folder(folder / name, **crops) for name in names}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +141,13 @@ FOR_TRAINING = Needs(partial(load, training=True), _SETTINGS | {"validation_spli
 
 
 def of_folder(
-    path: str | Path, *, size: int, short_side: int, channels: int = 3, max_broken: float = 0.01
+    path: str | Path,
+    *,
+    size: int,
+    short_side: int,
+    channels: int = 3,
+    max_broken: float = 0.01,
+    error_log: str | Path = LOG,
 ) -> Split:
     """The images of a folder that has a sub-folder a class.
 
@@ -147,7 +156,8 @@ def of_folder(
         size: side of crops.
         short_side: see `Split`.
         channels: 1, 3 or 4.
-        max_broken: share of the files that may be broken; `broken_images.log` names them.
+        max_broken: share of the files that may be broken.
+        error_log: file that names them.
 
     Raises:
         FileNotFoundError: if there is no such folder, or no image in it.
@@ -161,16 +171,20 @@ def of_folder(
             "with train and test that have those."
         )
     return Split(
-        reader(files, channels, max_broken), classes[0], (size, size, channels), short_side, classes[1]
+        reader(files, channels, max_broken, error_log),
+        classes[0],
+        (size, size, channels),
+        short_side,
+        classes[1],
     )
 
 
 def reader(
-    files: Sequence[str | Path], channels: int, max_broken: float
+    files: Sequence[str | Path], channels: int, max_broken: float, error_log: str | Path = LOG
 ) -> Callable[[int], np.ndarray | None]:
-    """What reads the image of a number, None if it is broken; `broken_images.log` names those."""
+    """What reads the image of a number, None if it is broken; the log names those."""
     decode.check_channels(channels)
-    broken = BrokenFiles(len(files), "skip", max_broken, "broken_images.log")
+    broken = BrokenFiles(len(files), "skip", max_broken, error_log)
 
     def read(number: int) -> np.ndarray | None:
         try:

@@ -64,6 +64,8 @@ def suited(config: ConfigDict, before: ConfigDict | None = None, say: Say = prin
         checks.integer(name, given[name], 1)
     said = given.get("views", {})
     size = said["size"] if isinstance(said, dict) and [*said] == ["size"] else None
+    if size is not None:
+        checks.integer("views.size", size, 1)
     if "encoder" in given or (said != {} and size is None):
         return config
     if before is not None:

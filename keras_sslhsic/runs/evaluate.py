@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from tabulate import tabulate
 
 from keras_sslhsic import checks, views
+from keras_sslhsic.data.broken import LOG
 from keras_sslhsic.data.sources import bundled_splits
 from keras_sslhsic.evaluation import PROTOCOLS, Result, results
 from keras_sslhsic.evaluation.compare import compare, raw_pixels
@@ -42,7 +43,7 @@ class Group:
     every: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
-def groups_of(config: ConfigDict) -> list[Group]:
+def groups_of(config: ConfigDict, error_log: str | Path = LOG) -> list[Group]:
     """The evaluations that a config names, with their images.
 
     `config.evals` is {label: {"protocol": a key of PROTOCOLS, "data": name of the images, "every": epochs, **settings}}, where
@@ -52,6 +53,7 @@ def groups_of(config: ConfigDict) -> list[Group]:
 
     Args:
         config: of a run.
+        error_log: file in which broken files are named.
 
     Raises:
         ValueError: for an unknown protocol, settings that cannot be, or images that there are not; names the evaluation.
@@ -59,7 +61,7 @@ def groups_of(config: ConfigDict) -> list[Group]:
     groups: dict[Any, Group] = {}
     for label, given in config.evals.items():
         try:
-            _add(groups, label, dict(given), config)
+            _add(groups, label, dict(given), config, error_log)
         except (ValueError, TypeError, OSError) as error:
             raise ValueError(
                 f"The evaluation {display(label)!r} of the config cannot be made: {error}"
@@ -67,7 +69,9 @@ def groups_of(config: ConfigDict) -> list[Group]:
     return list(groups.values())
 
 
-def _add(groups: dict[Any, Group], label: str, settings: dict[str, Any], config: ConfigDict) -> None:
+def _add(
+    groups: dict[Any, Group], label: str, settings: dict[str, Any], config: ConfigDict, error_log: str | Path
+) -> None:
     """Adds an evaluation to the group that sees its images."""
     every, data = settings.pop("every", None), settings.pop("data", None)
     checks.integer("every", every, 1, optional=True)
@@ -86,12 +90,13 @@ def _add(groups: dict[Any, Group], label: str, settings: dict[str, Any], config:
     own |= {name: settings.pop(name) for name in protocol.needs.settings if name in settings}
     where = checked(protocol.name, protocol.needs.settings, own)
     protocol.arguments_of({name: value for name, value in settings.items() if name != "protocol"})
+    log = {"error_log": error_log} if protocol.needs in (FOR_FEATURES, FOR_TRAINING) else {}
     key = (data, data and protocol.needs.load, json.dumps(where, default=str))
     if key not in groups:
         groups[key] = (
-            _own_images(config, where)
+            _own_images(config, where, error_log)
             if data is None
-            else Group(data, protocol.needs.load(data, channels=len(policy.mean), **where))
+            else Group(data, protocol.needs.load(data, channels=len(policy.mean), **where, **log))
         )
     protocol.check(
         groups[key].splits, **{name: value for name, value in settings.items() if name != "protocol"}
@@ -101,7 +106,7 @@ def _add(groups: dict[Any, Group], label: str, settings: dict[str, Any], config:
         groups[key].every[label] = every
 
 
-def _own_images(config: ConfigDict, where: Mapping[str, Any]) -> Group:
+def _own_images(config: ConfigDict, where: Mapping[str, Any], error_log: str | Path) -> Group:
     """The labelled images of a run, of which it trains on "train"; a folder's are split here, and trained on as a whole."""
     data, policy = config.data, views.get(config.views)
     if data.source == "bundled":
@@ -110,7 +115,7 @@ def _own_images(config: ConfigDict, where: Mapping[str, Any]) -> Group:
         return Group(name, dict(zip(("train", "test"), bundled_splits(holdout), strict=True)))
     name, lie = own_data(config)
     where = {"channels": len(policy.mean), "image_size": policy.size, **lie, **where}
-    return Group(name, FOR_FEATURES.load(name, **where))
+    return Group(name, FOR_FEATURES.load(name, **where, error_log=error_log))
 
 
 def own_data(config: ConfigDict) -> tuple[str, dict[str, Any]]:
@@ -163,7 +168,7 @@ def evaluate_run(
     encoders = encoders_of(workdir)
     if groups is None:
         with folder.described_by(workdir):
-            groups = groups_of(folder.load_config(workdir))
+            groups = groups_of(folder.load_config(workdir), workdir / folder.BROKEN)
     found: dict[str, dict[str, Any]] = {}
     labels: dict[str, str] = {}
     for group in groups:
@@ -228,6 +233,7 @@ def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
         [f"{100 * row[name]:.1f}" if isinstance(row[name], float) else display(row[name]) for name in rows[0]]
         for row in rows
     ]
-    head = list(map(display, rows[0]))
+    shares = {name for row in rows for name, value in row.items() if isinstance(value, float)}
+    head = [f"{display(name)}, %" if name in shares else display(name) for name in rows[0]]
     alignment = ["left"] + ["right"] * (len(head) - 1)
     return tabulate(cells, head, "simple", disable_numparse=True, colalign=alignment)

@@ -15,6 +15,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from keras_sslhsic import pictures
+from keras_sslhsic.data import broken
 from keras_sslhsic.files import display, is_leftover, read_json, read_regular, write_text
 from keras_sslhsic.runs import config as configs
 from keras_sslhsic.training.checkpoint import Checkpoint
@@ -25,7 +26,7 @@ ENCODER, MODEL, WEIGHTS = "encoder.keras", "model.keras", "encoder.weights.h5"
 INITIAL, BEST = "initial_encoder.keras", "best_encoder.keras"
 VIEWS, CURVES, FEATURES = pictures.VIEWS, pictures.CURVES, pictures.FEATURES
 NEIGHBOURS = pictures.NEIGHBOURS
-BROKEN = "broken_images.log"
+BROKEN = broken.LOG
 CHECKPOINTS, LOGS = "checkpoints", "logs"
 # Fields that a run may go on with others of: its length, its machines, and what it keeps.
 _FREE = {"epochs", "strategy", "checkpoints.keep", "checkpoints.best"}

@@ -123,7 +123,7 @@ def _pretrain(
     inputs.check(images, machines.num_replicas_in_sync, sides, model.policy, chunks=model.chunks)
     if config.view_sizes:
         inputs.check_growing(images, sides, model.policy, config.view_sizes, config.epochs)
-    groups = groups_of(config)
+    groups = groups_of(config, workdir / folder.BROKEN)
     _check_best(config.checkpoints.best, model, groups)
     drawn = views.show(images.sample(8), model.policy)
     if intended is not None:

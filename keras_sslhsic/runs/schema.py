@@ -77,7 +77,8 @@ class Run:
         batch_size: images of a step, on all devices together.
         strategy: the machines, as `keras_sslhsic.strategy` takes them.
         precision: Keras's dtype policy: float32, mixed_bfloat16 or mixed_float16.
-        steps_per_execution: steps in one call of the device program; more keep a fast device busier.
+        steps_per_execution: steps in one call of the device program, at most: as many as divide an epoch; more keep a fast
+            device busier.
         chunks: parts of a device's share of the batch that go through the networks one after the other, where the whole does
             not fit into its memory; the loss stays that of the whole batch.
         data: the images.
@@ -124,6 +125,7 @@ class Run:
         checks.number("target_ema", self.target_ema, most=1.0)
         for name in ("epochs", "batch_size", "steps_per_execution", "chunks"):
             checks.integer(name, getattr(self, name), 1)
+        checks.choice("precision", self.precision, ("float32", "mixed_bfloat16", "mixed_float16"))
         if self.view_sizes:
             ViewSizes(self.view_sizes)
 

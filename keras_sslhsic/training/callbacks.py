@@ -32,6 +32,9 @@ class TargetEMA(keras.callbacks.Callback):
 
     def __init__(self, base: float | None = None, total_steps: int | None = None):
         super().__init__()
+        if base is not None:
+            checks.number("base", base, most=1.0)
+        checks.integer("total_steps", total_steps, 1, optional=True)
         self.base = base
         self.total_steps = total_steps
 

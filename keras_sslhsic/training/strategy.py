@@ -50,7 +50,7 @@ def strategy(name: str = "auto", tpu: str | None = None) -> tf.distribute.Strate
             if len(tf.config.list_physical_devices("GPU")) > 1
             else "one"
         )
-    if cpus := re.fullmatch(r"cpu:([1-9]\d*)", name):
+    if cpus := re.fullmatch(r"cpu:([1-9]\d*)", str(name)):
         return _logical_cpus(int(cpus[1]))
     makers = {
         "one": tf.distribute.get_strategy,

@@ -67,6 +67,7 @@ class Trainer(EncodingModel):
     num_classes: int | None = None
     classifier: Any = None
     chunks = 1
+    steps_per_execution: int  # of one call of the device program
     view_size: int | None = None  # in training, where it is not that of the policy
 
     def __init__(self, encoder: keras.Model, views: Any = "byol", seed: int = 0, **kwargs: Any):
@@ -143,7 +144,8 @@ class Trainer(EncodingModel):
                 accumulates gradients, target and averages follow its updates; the loss's own state moves with each batch.
             loss: one of `losses`; the method's own by default. It belongs to this model from now on.
             jit_compile: compile the step with XLA. "auto" does so on a single accelerator.
-            steps_per_execution: training steps in one call of the device program.
+            steps_per_execution: training steps in one call of the device program; `fit` takes the most up to it that divide
+                the steps of an epoch.
             run_eagerly: run without a graph, for debugging.
             chunks: parts of the batch, or of each replica's share, that go through the networks one after the other; the loss
                 is that of the whole batch: its gradient in the memory of a part, for one more forward pass. The statistics of
@@ -160,8 +162,9 @@ class Trainer(EncodingModel):
         older_files.refuse_moved(others)
         if foreign := [name for name, value in others.items() if value not in (None, [], (), {}, False)]:
             raise ValueError(
-                f"Expected optimizer, loss, jit_compile, steps_per_execution or run_eagerly, found {', '.join(foreign)}: what "
-                "is measured without labels is named by the loss (the terms of a losses.Objective), the rest has no use here."
+                "Expected optimizer, loss, jit_compile, steps_per_execution, run_eagerly or chunks, found "
+                f"{', '.join(foreign)}: what is measured without labels is named by the loss (the terms of a "
+                "losses.Objective), the rest has no use here."
             )
         checks.integer("steps_per_execution", steps_per_execution, 1)
         checks.integer("chunks", chunks, 1)
@@ -312,6 +315,12 @@ class Trainer(EncodingModel):
         need static shapes."""
         if self._spec != spec:
             self._spec, self.train_function = spec, None
+
+    def _execute(self, steps: int) -> None:
+        """Has one call of the device program make so many steps."""
+        if steps != self.steps_per_execution:
+            self.steps_per_execution = steps
+            self.train_function = self.test_function = self.predict_function = None
 
     def _to_evaluate(self, x: Any, y: Any, batch_size: int | None, steps: int | None) -> Any:
         """What Keras evaluates, looked at."""
@@ -552,6 +561,11 @@ class Trainer(EncodingModel):
             if steps_per_epoch is None and isinstance(given, Images):
                 steps_per_epoch = given.steps_per_epoch
             stack.callback(self.set_view_size, self.policy.size)
+            if steps_per_epoch is not None:
+                stack.callback(self._execute, self.steps_per_execution)
+                most = min(self.steps_per_execution, steps_per_epoch)
+                # Keras would run past the end of the epoch, into the images of the next one.
+                self._execute(next(n for n in range(most, 0, -1) if steps_per_epoch % n == 0))
             self._trace_for(
                 None if isinstance(given, tf.distribute.DistributedDataset) else given.element_spec
             )

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_sslhsic import checks
 from keras_sslhsic.views import crop as crops
 from keras_sslhsic.views import ops, own
 from keras_sslhsic.views.augment import augment, sample_parameters
@@ -137,7 +138,30 @@ class ViewPolicy:
                 f"local.count says how many of the {self.num_views} views are small, and one has to be large, found "
                 f"{self.local.count}: blur.probability and solarize.probability hold a number for each view of either kind."
             )
+        self._check_numbers()
         object.__setattr__(self, "own", own.named(self.own))
+
+    def _check_numbers(self) -> None:
+        """Raises ValueError for numbers out of their range: a flip of 50 for 50 % would flip every image."""
+        chances = [("flip", self.flip), ("flip_vertical", self.flip_vertical), ("grayscale", self.grayscale)]
+        chances.append(("jitter.probability", self.jitter.probability))
+        chances += [("blur.probability", chance) for chance in self.blur.probability]
+        chances += [("solarize.probability", chance) for chance in self.solarize.probability]
+        for name, chance in chances:
+            checks.number(name, chance, most=1.0)
+        for name in ("brightness", "contrast", "saturation", "hue"):
+            checks.number(f"jitter.{name}", getattr(self.jitter, name))
+        checks.number("rotation", self.rotation)
+        checks.integer("size", self.size, 1)
+        checks.integer("local.size", self.local.size, 1)
+        for deviation in self.std:
+            checks.number("std", deviation, above=True)
+        ranges = [("crop.area", self.crop.area, 1.0), ("crop.aspect", self.crop.aspect, None)]
+        ranges += [("blur.sigma", self.blur.sigma, None), ("local.area", self.local.area, 1.0)]
+        for name, ends, most in ranges:
+            if isinstance(ends, tuple) and len(ends) == 2:  # of others a config says more
+                checks.number(name, ends[0], above=True)
+                checks.number(name, ends[1], ends[0], most=most)
 
     @property
     def num_views(self) -> int:
@@ -328,6 +352,11 @@ def make_views(
         >>> images = tf.zeros([8, 64, 64, 3], tf.uint8)
         >>> view1, view2 = make_views(images, byol(32), seed=[0, 1])
     """
+    policy, images, seed = get(policy), tf.convert_to_tensor(images), tf.convert_to_tensor(seed)
+    if images.shape.rank != 4 or seed.shape.rank not in (None, 1):
+        raise ValueError(
+            f"Expected images [B, H, W, C] and a seed int [2], found the shapes {images.shape} and {seed.shape}."
+        )
     batch, height, width = tf.shape(images)[0], images.shape[1], images.shape[2]
     images = _to_unit_range(ops.to_channels_first(images))
     views = []

@@ -5,6 +5,7 @@ compared with the bytes that are there before anything is made of it.
 """
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -27,6 +28,7 @@ _WEIGHTS = "model.weights.h5"  # member of a .keras file
 _TEXT = 2**22  # bytes of a member that is JSON: twenty times those of a ResNet-50
 _EXPANSION, _FLOOR = 10, 2**20  # what is declared is at most so many times the bytes of the file, or so many
 _UNSAVED = 64, 2**20  # arrays and numbers that a model may have beyond those of its file
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.ENOENT}
 
 
 def count_parameters(model: keras.Model) -> int:
@@ -127,6 +129,13 @@ def _opened(path: str | os.PathLike, problem: str) -> Iterator[zipfile.ZipFile |
                 advice = _advice(content)
                 yield content
         except Exception as error:  # both formats, and the layers of a model, raise whatever they like
+            if (
+                isinstance(error, OSError) and error.errno in _NO_ROOM
+            ):  # Keras unpacks: the file is open already
+                raise OSError(
+                    f"{display(path)} cannot be unpacked where temporary files go: {os.strerror(error.errno)}. Make room "
+                    "there, or set TMPDIR to another folder."
+                ) from error
             raise ValueError(f"{display(path)} {problem}: {reason(error)}.{advice}") from error
 
 

@@ -134,6 +134,18 @@ def test_kernel_matrices_are_those_of_scikit_learn():
         (lambda: analysis.hsic_test(np.ones([6, 5]), np.eye(6)), r"kernel matrix \[n, n\]"),
         (lambda: analysis.mmd2(np.ones([1, 2]), np.ones([3, 2])), "at least 2 rows"),
         (lambda: analysis.kernel_matrix(np.ones(3)), r"features \[n, F\]"),
+        (
+            lambda: analysis.hsic_test(np.eye(6), np.eye(6), permutations=0),
+            "permutations must be at least 1, found 0",
+        ),
+        (
+            lambda: analysis.mmd_test(np.eye(3), np.eye(3), permutations=0),
+            "permutations must be at least 1, found 0",
+        ),
+        (lambda: analysis.mmd_test(np.eye(3), np.eye(2)), "features of one size, found 3 and 2"),
+        (lambda: analysis.mmd2(np.eye(3), np.eye(2)), "features of one size, found 3 and 2"),
+        (lambda: analysis.kernel_matrix([[np.nan]]), "found NaN or infinity"),
+        (lambda: analysis.cka(np.full([6, 6], np.inf), np.eye(6)), "found NaN or infinity"),
         (lambda: analysis.median_scale(np.ones([4, 2])), "give a scale yourself"),
     ],
 )

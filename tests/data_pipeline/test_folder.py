@@ -17,6 +17,7 @@ from PIL.PngImagePlugin import PngImageFile
 from keras_sslhsic import pictures, views
 from keras_sslhsic.data import DecodeError, TooManyBrokenFiles, decode, from_folder, inspect_folder
 from keras_sslhsic.data import folder as module
+from keras_sslhsic.data.broken import BrokenFiles
 from keras_sslhsic.data.folder import list_images
 from keras_sslhsic.evaluation import loading
 from keras_sslhsic.zoo.extract import extract
@@ -527,6 +528,9 @@ def test_names_are_shown_and_logged_escaped(folder, recwarn):
     images = from_folder(root, batch_size=7, drop_remainder=False, max_broken=0.5, **OPTIONS)
     list(images.batches(epochs=1))
     (path,) = images.broken.reasons
+    # Another reader of the same folder, such as an evaluation at the end, adds no line.
+    BrokenFiles(7, "skip", 0.5, "broken_images.log").report(path, DecodeError("the file is empty"))
+    recwarn.pop(UserWarning)
     assert path.endswith(name)
     with open("broken_images.log") as log:
         ((logged, reason),) = [line.rstrip("\n").split("\t") for line in log]

@@ -260,11 +260,23 @@ def test_narrow_shortcuts_read_the_pixels_of_wide_ones(size):
     assert not any(name.endswith("_pixels") for name in names)
 
 
+def test_channels_first_would_take_the_height_for_the_channels(monkeypatch):
+    monkeypatch.setattr(keras.config, "image_data_format", lambda: "channels_first")
+    with pytest.raises(
+        ValueError, match=r"Channels come last here, and Keras is set to channels_first: keras\.config"
+    ):
+        build_encoder("r18_1x", (32, 32, 3))
+
+
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match=r"Unknown encoder 'r50_3x': did you mean .*r50_2x"):
         build_encoder("r50_3x")
     with pytest.raises(ValueError, match=r"positive, found 0"):
         build_encoder("r18_1x", width=0)
+    with pytest.raises(ValueError, match=r"positive, found '0.5'"):
+        build_encoder("r18_1x", width="0.5")
+    with pytest.raises(ValueError, match=r"known channels, found \(0, 0, 3\)"):
+        build_encoder("r18_1x", (0, 0, 3))
     with pytest.raises(ValueError, match=r"'large'"):
         build_encoder("r18_1x", stem="large", width=0.0625)
     with pytest.raises(ValueError, match=r"known channels, found \(32, 32\)"):

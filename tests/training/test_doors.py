@@ -455,3 +455,22 @@ def test_several_steps_in_one_execution_change_nothing(photos):
             [*model.evaluate(x, batch_size=4, verbose=0), *model.predict(x, batch_size=4, verbose=0).ravel()]
         )
     np.testing.assert_allclose(*results, **CLOSE)
+
+
+def test_steps_that_do_not_divide_an_epoch_stay_within_it(photos):
+    """Keras would run two calls of three steps in each epoch, on images of the next one."""
+    weights = []
+    for steps in (1, 3):
+        model = build(target=False)
+        model.compile(LARS(0.1), losses.SSLHSICLoss(gamma=1.0), run_eagerly=True, steps_per_execution=steps)
+        model.fit(photos[0], batch_size=4, epochs=2, verbose=0)
+        assert int(model.optimizer.iterations) == 8 and model.steps_per_execution == steps
+        weights.append(model.get_weights())
+    for one, several in zip(*weights, strict=True):
+        np.testing.assert_allclose(several, one, **CLOSE)
+
+
+def test_a_decay_that_is_none_is_refused():
+    for base, message in ((2.0, "base must be at most 1, found 2"), (-0.1, "base must be at least 0")):
+        with pytest.raises(ValueError, match=message):
+            callbacks.TargetEMA(base)

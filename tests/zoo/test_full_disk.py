@@ -4,6 +4,7 @@ import contextlib
 import resource
 import signal
 import subprocess
+import tempfile
 
 import keras
 import numpy as np
@@ -80,3 +81,14 @@ def test_what_is_written_by_way_of_memory_is_what_keras_writes(encoder, tmp_path
         copy.load_weights(tmp_path / name)
         for found, expected in zip(copy.get_weights(), encoder.get_weights(), strict=True):
             np.testing.assert_array_equal(found, expected)
+
+
+def test_a_model_that_cannot_be_unpacked_is_not_called_damaged(encoder, tmp_path, monkeypatch):
+    model_files.save_model(encoder, tmp_path / "a.keras", {"note": 1})
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(
+        OSError, match=r"a\.keras cannot be unpacked where temporary files go: No such file.*TMPDIR"
+    ):
+        model_files.load(tmp_path / "a.keras")
+    monkeypatch.undo()
+    assert model_files.load(tmp_path / "a.keras").count_params() == encoder.count_params()
