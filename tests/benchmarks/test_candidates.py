@@ -92,16 +92,14 @@ def model():
     """An encoder with ResNet-50's stem, one sum and few ReLUs: gradients jump where rounding turns one on or off."""
     keras.utils.set_random_seed(0)
     images = keras.Input((8, 8, 3))
-    x = images
-    for size, strides, name in ((7, 2, "stem_conv"), (3, 1, "conv")):
+
+    def convolved(x, size, strides, name):
         x = keras.layers.Conv2D(6, size, strides=strides, padding="same", use_bias=False, name=name)(x)
-        x = keras.layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
-        if name == "conv":
-            x = keras.layers.Add()([x, shortcut])
-        x = keras.layers.ReLU()(x)
-        if name == "stem_conv":
-            x = keras.layers.MaxPooling2D(3, strides=2, padding="same", name="stem_pool")(x)
-            shortcut = x
+        return keras.layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
+
+    x = keras.layers.ReLU()(convolved(images, 7, 2, "stem_conv"))
+    x = keras.layers.MaxPooling2D(3, strides=2, padding="same", name="stem_pool")(x)
+    x = keras.layers.ReLU()(keras.layers.Add()([x, convolved(x, 3, 1, "conv")]))
     encoder = keras.Model(images, keras.layers.GlobalAveragePooling2D()(x))
     model = SSLHSIC(encoder, 12, 8, views=None)
     model.compile(LARS(0.4, eta=0.1))
