@@ -137,7 +137,8 @@ def _one_pass(model) -> list[tuple]:
 def _complex_sums(model) -> list[tuple]:
     """Both sums that a BatchNormalization takes of a map, forward and backward, as the parts of one complex sum.
 
-    XLA reduces one tensor in two kernels, and two tensors in three; what makes one tensor, it puts into the first.
+    XLA reduces a map in two kernels, and takes a third one for a second sum. With one sum, what makes its operand (the
+    gradient of a ReLU and of the sum before it) goes into the first.
     """
     return [(keras.layers.BatchNormalization, "call", normalization(1))]
 
