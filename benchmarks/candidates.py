@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from unittest import mock
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic.losses import Hiddens
@@ -96,19 +97,20 @@ def max_pool(images: tf.Tensor):
         place = tf.where(seen[k] == maximum, tf.constant(k, tf.uint8), place)
 
     def gradient(upstream):
-        def sent(row, column):
-            """What windows give to their pixel there, at the window before which that pixel lies."""
-            found = tf.where(place == 3 * row + column, upstream, tf.zeros_like(upstream))
-            below, right = row // 2, column // 2  # the third pixel is the first one of the next window
-            padded = tf.pad(found, [[0, 0], [below, 0], [right, 0], [0, 0]])
-            return padded[:, : height // 2, : width // 2]
+        def sent(below, right):
+            """What each pixel of 2x2 gets from the window that begins there, or so many windows before."""
+            row, column = np.ogrid[2 * below : 2 * below + 2, 2 * right : 2 * right + 2]
+            tap = np.where((row < 3) & (column < 3), 3 * row + column, 255).astype(np.uint8)
 
-        ways = {0: (0, 2), 1: (1,)}  # places in windows of even and of odd pixels
-        pixels = [
-            [tf.add_n([sent(*at) for at in itertools.product(ways[row], ways[column])]) for column in (0, 1)]
-            for row in (0, 1)
-        ]
-        return tf.reshape(tf.stack([tf.stack(row, 3) for row in pixels], 2), [-1, height, width, channels])
+            def spread(x):
+                x = tf.pad(x, [[0, 0], [below, 0], [right, 0], [0, 0]])
+                return x[:, : height // 2, None, : width // 2, None]
+
+            found = spread(place) == tap[:, None, :, None]
+            return tf.where(found, spread(upstream), tf.zeros([], upstream.dtype))
+
+        pixels = functools.reduce(tf.add, [sent(*by) for by in itertools.product((0, 1), repeat=2)])
+        return tf.reshape(pixels, [-1, height, width, channels])
 
     return maximum, gradient
 
@@ -119,7 +121,7 @@ def _one_pass(model) -> list[tuple]:
 
     def joined_hiddens(image_views, training):
         count = len(image_views)
-        with mock.patch.object(keras.layers.BatchNormalization, "call", normalization_of_views(count)):
+        with mock.patch.object(keras.layers.BatchNormalization, "call", normalization(count)):
             joined, features = hiddens([tf.concat(image_views, 0)], training)
 
         def by_view(z):
@@ -132,26 +134,97 @@ def _one_pass(model) -> list[tuple]:
     return [(model, "hiddens", joined_hiddens)]
 
 
-def normalization_of_views(count: int) -> Callable:
-    """`call` of a BatchNormalization whose batch is that of each view, one after the other.
+def _complex_sums(model) -> list[tuple]:
+    """Both sums that a BatchNormalization takes of a map, forward and backward, as the parts of one complex sum.
+
+    XLA reduces a map in two kernels, and takes a third one for a second sum. With one sum, what makes its operand (the
+    gradient of a ReLU and of the sum before it) goes into the first.
+    """
+    return [(keras.layers.BatchNormalization, "call", normalization(1))]
+
+
+def normalization(count: int) -> Callable:
+    """`call` of a BatchNormalization whose batch is `count` views, each with statistics of its own.
 
     The moving statistics are updated as by one call a view, in the order of the views.
     """
 
     def call(layer, inputs, training=None, mask=None):
         if not training:
-            raise NotImplementedError("One pass for all views is for training.")
-        x = tf.reshape(tf.cast(inputs, tf.float32), [count, -1, *inputs.shape[1:]])
-        mean, variance = keras.ops.moments(
-            x, list(range(1, len(x.shape) - 1)), keepdims=True, synchronized=layer.synchronized
-        )
-        for moving, values in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
+            raise NotImplementedError("A normalization with complex sums is for training.")
+        views = tf.reshape(inputs, [count, -1, *inputs.shape[1:]])
+        output, *moments = normalize(views, layer.gamma.value, layer.beta.value, layer.epsilon)
+        for moving, values in zip((layer.moving_mean, layer.moving_variance), moments, strict=True):
             for value in tf.unstack(tf.reshape(values, [count, -1])):
                 moving.assign(moving * layer.momentum + value * (1.0 - layer.momentum))
-        x = tf.nn.batch_normalization(x, mean, variance, layer.beta, layer.gamma, layer.epsilon)
-        return tf.cast(tf.reshape(x, [-1, *inputs.shape[1:]]), layer.compute_dtype)
+        return tf.reshape(output, [-1, *inputs.shape[1:]])
 
     return call
+
+
+def normalize(views: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float):
+    """Normalises each view by its own moments.
+
+    Args:
+        views: [V, B, ..., C].
+        gamma: float32 [C].
+        beta: float32 [C].
+        epsilon: added to the variance.
+
+    Returns:
+        (views, mean, variance): the moments, float32 [V, 1, ..., 1, C], pass no gradient.
+    """
+    axes = range(1, len(views.shape) - 1)
+    number = float(np.prod(views.shape[1:-1]))
+
+    def means(x, y):
+        total = tf.reduce_sum(tf.complex(x, y), axes, keepdims=True)
+        return tf.math.real(total) / number, tf.math.imag(total) / number
+
+    @tf.custom_gradient
+    def normalized(views, gamma, beta):
+        x = tf.cast(views, tf.float32)
+        mean, square = means(x, x * x)
+        variance = tf.maximum(square - mean * mean, 0.0)
+        inverse = tf.math.rsqrt(variance + epsilon)
+        scale = gamma * inverse
+
+        def gradient(upstream, *_):
+            g = tf.cast(upstream, tf.float32)
+            x = tf.cast(views, tf.float32)  # anew: the map is kept as it came
+            shift, product = means(g, g * x)
+            slope = (product - mean * shift) * inverse
+            turn = -scale * inverse * slope
+            to_views = scale * g + turn * x - (scale * shift + turn * mean)
+            to_gamma, to_beta = (number * tf.reduce_sum(m, range(len(m.shape) - 1)) for m in (slope, shift))
+            return tf.cast(to_views, views.dtype), to_gamma, to_beta
+
+        return (tf.cast(x * scale + (beta - mean * scale), views.dtype), mean, variance), gradient
+
+    return normalized(views, gamma, beta)
+
+
+def _relu_by_output(model) -> list[tuple]:
+    """The gradient of each block's last ReLU asks its output, which is kept anyway, and not the two maps added.
+
+    XLA takes `max(x, 0) > 0` for `x > 0`, and computes x once more; `max(x, 0) != 0` it leaves.
+    """
+    layers = [
+        layer for network in (model.encoder, model.target_encoder) if network for layer in network.layers
+    ]
+    relus = [layer for layer in layers if isinstance(layer, keras.layers.ReLU) and _follows_a_sum(layer)]
+    return [(layer, "call", relu) for layer in relus]
+
+
+def _follows_a_sum(layer) -> bool:
+    return isinstance(layer.input._keras_history.operation, keras.layers.Add)
+
+
+@tf.custom_gradient
+def relu(x: tf.Tensor):
+    """ReLU whose gradient is written with its output."""
+    output = tf.nn.relu(x)
+    return output, lambda upstream: tf.where(output != 0, upstream, tf.zeros([], upstream.dtype))
 
 
 def _grouped_norms(model) -> list[tuple]:
@@ -201,6 +274,8 @@ def _all(model) -> list[tuple]:
 OPTIONS: dict[str, Callable] = {
     "space_to_depth": _space_to_depth,
     "pool_by_place": _pool_by_place,
+    "complex_sums": _complex_sums,
+    "relu_by_output": _relu_by_output,
     "one_pass": _one_pass,
     "grouped_norms": _grouped_norms,
     "all": _all,

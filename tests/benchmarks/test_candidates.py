@@ -49,6 +49,37 @@ def test_pooling_by_place_is_the_pooling(size, ties):
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(2, 6, 4, 3, 5), (1, 7, 5)])
+def test_normalization_by_complex_sums_is_the_normalization(shape):
+    views, weights = (tf.random.stateless_normal(shape, [0, seed], 1.0, 2.0, alg="philox") for seed in (1, 2))
+    gamma, beta = (tf.random.stateless_normal(shape[-1:], [0, seed], alg="philox") for seed in (3, 4))
+
+    def plain(views, gamma, beta, epsilon):
+        mean, variance = tf.nn.moments(views, range(1, len(shape) - 1), keepdims=True)
+        return tf.nn.batch_normalization(views, mean, variance, beta, gamma, epsilon), mean, variance
+
+    results = []
+    for normalize in (candidates.normalize, plain):
+        with tf.GradientTape() as tape:
+            tape.watch([views, gamma, beta])
+            output, *moments = normalize(views, gamma, beta, 1e-3)
+            loss = tf.reduce_sum(weights * tf.sin(output))
+        results.append([output, *moments, *tape.gradient(loss, [views, gamma, beta])])
+    for found, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_relu_by_output_is_the_relu():
+    x = tf.constant([-1.0, -0.0, 0.0, 1e-30, 2.0])
+    results = []
+    for relu in (candidates.relu, tf.nn.relu):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = relu(x)
+        results.append([output, tape.gradient(output, x, tf.constant([3.0, 4.0, 5.0, 6.0, 7.0]))])
+    np.testing.assert_array_equal(*results)
+
+
 def test_norms_of_one_size_are_one_reduction():
     tensors = [tf.random.stateless_normal(shape, [0, 1], alg="philox") for shape in ((2, 6), (5,), (4, 3))]
     function = tf.function(candidates.norms).get_concrete_function(tensors)
@@ -58,16 +89,17 @@ def test_norms_of_one_size_are_one_reduction():
 
 @pytest.fixture(scope="module")
 def model():
-    """An encoder with the stem of ResNet-50 and few ReLUs: gradients jump where rounding turns one on or off."""
+    """An encoder with ResNet-50's stem, one sum and few ReLUs: gradients jump where rounding turns one on or off."""
     keras.utils.set_random_seed(0)
     images = keras.Input((8, 8, 3))
-    x = images
-    for size, strides, name in ((7, 2, "stem_conv"), (3, 1, "conv")):
+
+    def convolved(x, size, strides, name):
         x = keras.layers.Conv2D(6, size, strides=strides, padding="same", use_bias=False, name=name)(x)
-        x = keras.layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
-        x = keras.layers.ReLU()(x)
-        if name == "stem_conv":
-            x = keras.layers.MaxPooling2D(3, strides=2, padding="same", name="stem_pool")(x)
+        return keras.layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
+
+    x = keras.layers.ReLU()(convolved(images, 7, 2, "stem_conv"))
+    x = keras.layers.MaxPooling2D(3, strides=2, padding="same", name="stem_pool")(x)
+    x = keras.layers.ReLU()(keras.layers.Add()([x, convolved(x, 3, 1, "conv")]))
     encoder = keras.Model(images, keras.layers.GlobalAveragePooling2D()(x))
     model = SSLHSIC(encoder, 12, 8, views=None)
     model.compile(LARS(0.4, eta=0.1))
@@ -116,6 +148,8 @@ def test_options_change_the_program(trained):
     operations = {name: kinds for name, (_, _, kinds) in trained.items()}
     assert operations["space_to_depth"]["SpaceToDepth"] == 4
     assert operations["pool_by_place"]["MaxPoolGrad"] == 0 < operations[None]["MaxPoolGrad"]
+    assert operations["complex_sums"]["Complex"] > 0 == operations[None]["Complex"]
+    assert operations["relu_by_output"]["ReluGrad"] == operations[None]["ReluGrad"] - 2
     assert operations["one_pass"]["Conv2D"] == operations[None]["Conv2D"] / 2
     assert operations["grouped_norms"]["L2Loss"] == 0 < operations[None]["L2Loss"]
 
