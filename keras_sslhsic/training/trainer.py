@@ -318,9 +318,21 @@ class Trainer(EncodingModel):
 
     def _execute(self, steps: int) -> None:
         """Has one call of the device program make so many steps."""
-        if steps != self.steps_per_execution:
-            self.steps_per_execution = steps
-            self.train_function = self.test_function = self.predict_function = None
+        self.steps_per_execution = steps
+        self.train_function = self.test_function = self.predict_function = None
+
+    def _dividing(self, steps: int) -> int:
+        """The most steps of a call, up to those that were asked for, that divide an epoch: Keras would run past its end, into
+        the images of the next one."""
+        most = min(self.steps_per_execution, steps)
+        found = next(n for n in range(most, 0, -1) if steps % n == 0)
+        if found < most:
+            warnings.warn(
+                f"The {steps} steps of an epoch are no multiple of steps_per_execution, {most}: a call makes {found}, the most "
+                "that divide them.",
+                stacklevel=4,
+            )
+        return found
 
     def _to_evaluate(self, x: Any, y: Any, batch_size: int | None, steps: int | None) -> Any:
         """What Keras evaluates, looked at."""
@@ -561,11 +573,9 @@ class Trainer(EncodingModel):
             if steps_per_epoch is None and isinstance(given, Images):
                 steps_per_epoch = given.steps_per_epoch
             stack.callback(self.set_view_size, self.policy.size)
-            if steps_per_epoch is not None:
+            if steps_per_epoch is not None and steps_per_epoch % self.steps_per_execution:
                 stack.callback(self._execute, self.steps_per_execution)
-                most = min(self.steps_per_execution, steps_per_epoch)
-                # Keras would run past the end of the epoch, into the images of the next one.
-                self._execute(next(n for n in range(most, 0, -1) if steps_per_epoch % n == 0))
+                self._execute(self._dividing(steps_per_epoch))
             self._trace_for(
                 None if isinstance(given, tf.distribute.DistributedDataset) else given.element_spec
             )
