@@ -77,7 +77,7 @@ def test_a_run_is_evaluated_without_what_training_needs(run, capsys):
     policy = keras.config.dtype_policy().name
     assert cli.main(["evaluate", "--run", run]) == 0
     head, _, *lines = capsys.readouterr().out.splitlines()
-    assert head.split() == ["features", "knn", "linear"]
+    assert head.split() == ["features", "knn,", "%", "linear,", "%"]
     assert [line.split("  ")[0] for line in lines] == ["pretrained", "untrained", "raw pixels"]
     assert keras.config.dtype_policy().name == policy == "float32"
     found = results.read(run)
