@@ -32,6 +32,18 @@ def matrix_of(k: Any) -> np.ndarray:
     return _finite(k)
 
 
+def pair_of(x: Any, y: Any, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Features of two samples as float64 [n, F] and [m, F].
+
+    Raises:
+        ValueError: as `rows_of`, or for features of two sizes.
+    """
+    x, y = rows_of(x, least), rows_of(y, least)
+    if x.shape[1] != y.shape[1]:
+        raise ValueError(f"Expected features of one size, found {x.shape[1]} and {y.shape[1]}.")
+    return x, y
+
+
 def _finite(x: np.ndarray) -> np.ndarray:
     if not np.isfinite(x).all():
         raise ValueError("Expected finite numbers, found NaN or infinity: find out where they come from.")
@@ -52,10 +64,7 @@ def kernel_matrix(x: Any, kernel: Any = "imq", y: Any = None) -> np.ndarray:
     Raises:
         ValueError: for another shape, what is not finite, or features of two sizes.
     """
-    x = rows_of(x)
-    y = x if y is None else rows_of(y)
-    if x.shape[1] != y.shape[1]:
-        raise ValueError(f"Expected features of one size, found {x.shape[1]} and {y.shape[1]}.")
+    x, y = pair_of(x, x if y is None else y)
     s = kernels.squared_distances(tf.constant(x), tf.constant(y))
     return kernels.get(kernel).value(s).numpy()
 

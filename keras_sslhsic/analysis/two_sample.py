@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_sslhsic import checks
-from keras_sslhsic.analysis.matrices import kernel_matrix, rows_of
+from keras_sslhsic.analysis.matrices import kernel_matrix, pair_of
 
 
 class MMDTest(NamedTuple):
@@ -30,7 +30,7 @@ def mmd2(x: Any, y: Any, kernel: Any = "imq", unbiased: bool = True) -> float:
     Raises:
         ValueError: for fewer than 2 rows.
     """
-    x, y = rows_of(x, 2), rows_of(y, 2)
+    x, y = pair_of(x, y, 2)
     within = []
     for rows in (x, y):
         k, n = kernel_matrix(rows, kernel), len(rows)
@@ -52,9 +52,7 @@ def mmd_test(x: Any, y: Any, kernel: Any = "imq", permutations: int = 500, seed:
         ValueError: for fewer than 2 rows, features of two sizes, or no permutation.
     """
     checks.integer("permutations", permutations, 1)
-    x, y = rows_of(x, 2), rows_of(y, 2)
-    if x.shape[1] != y.shape[1]:
-        raise ValueError(f"Expected features of one size, found {x.shape[1]} and {y.shape[1]}.")
+    x, y = pair_of(x, y, 2)
     k = kernel_matrix(np.concatenate([x, y]), kernel)
     signs = np.repeat([1.0 / len(x), -1.0 / len(y)], [len(x), len(y)])
     generator = np.random.default_rng(seed)

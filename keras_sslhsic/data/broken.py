@@ -47,6 +47,7 @@ class BrokenFiles:
         self.total, self.on_error, self.max_broken, self.log = total, on_error, max_broken, Path(log)
         self.reasons: dict[str, str] = {}
         self._unwritten = ""
+        self._named: set[str] | None = None  # lines that the log had at the first broken file
         self._lock = threading.Lock()
 
     def report(self, path: str, error: Exception) -> None:
@@ -60,8 +61,10 @@ class BrokenFiles:
             self.reasons[path] = why
             try:
                 with self.log.open("a+", encoding="utf-8", errors="backslashreplace") as log:
-                    log.seek(0)
-                    if line(path, why) not in log:
+                    if self._named is None:
+                        log.seek(0)
+                        self._named = set(log)
+                    if line(path, why) not in self._named:
                         log.write(line(path, why))
             except OSError as error:
                 self._unwritten = f", which cannot be written ({error.strerror})"

@@ -76,7 +76,8 @@ def _add(
     every, data = settings.pop("every", None), settings.pop("data", None)
     checks.integer("every", every, 1, optional=True)
     protocol = PROTOCOLS[settings.get("protocol", label)]
-    if data is None and protocol.needs not in (FOR_FEATURES, FOR_TRAINING):
+    labelled = protocol.needs in (FOR_FEATURES, FOR_TRAINING)
+    if data is None and not labelled:
         raise ValueError(
             f'{protocol.name} needs images of another kind than a run has: name some as its "data".'
         )
@@ -90,7 +91,7 @@ def _add(
     own |= {name: settings.pop(name) for name in protocol.needs.settings if name in settings}
     where = checked(protocol.name, protocol.needs.settings, own)
     protocol.arguments_of({name: value for name, value in settings.items() if name != "protocol"})
-    log = {"error_log": error_log} if protocol.needs in (FOR_FEATURES, FOR_TRAINING) else {}
+    log = {"error_log": error_log} if labelled else {}
     key = (data, data and protocol.needs.load, json.dumps(where, default=str))
     if key not in groups:
         groups[key] = (
