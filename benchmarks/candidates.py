@@ -8,6 +8,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 from unittest import mock
 
 import keras
@@ -16,6 +17,8 @@ import tensorflow as tf
 
 from keras_sslhsic.losses import Hiddens
 from keras_sslhsic.training import lars
+
+PIXELS = 28 * 28  # of a map, from which on fewer bytes are worth more kernels
 
 
 @contextlib.contextmanager
@@ -152,11 +155,15 @@ def normalization(count: int) -> Callable:
     def call(layer, inputs, training=None, mask=None):
         if not training:
             raise NotImplementedError("A normalization with complex sums is for training.")
-        views = tf.reshape(inputs, [count, -1, *inputs.shape[1:]])
-        output, *moments = normalize(views, layer.gamma.value, layer.beta.value, layer.epsilon)
+        made_of, *kernel = _EXPANDED.pop(inputs.ref(), (inputs,))
+        views = tf.reshape(made_of, [count, -1, *made_of.shape[1:]])
+        normalized = expand if kernel else normalize
+        output, *moments = normalized(views, *kernel, layer.gamma.value, layer.beta.value, layer.epsilon)
         for moving, values in zip((layer.moving_mean, layer.moving_variance), moments, strict=True):
-            for value in tf.unstack(tf.reshape(values, [count, -1])):
-                moving.assign(moving * layer.momentum + value * (1.0 - layer.momentum))
+            new = moving.value
+            for value in values:
+                new = new * layer.momentum + value * (1.0 - layer.momentum)
+            moving.assign(new)
         return tf.reshape(output, [-1, *inputs.shape[1:]])
 
     return call
@@ -172,36 +179,144 @@ def normalize(views: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: floa
         epsilon: added to the variance.
 
     Returns:
-        (views, mean, variance): the moments, float32 [V, 1, ..., 1, C], pass no gradient.
+        (views, mean, variance): the moments, float32 [C] of each view, pass no gradient.
     """
     axes = range(1, len(views.shape) - 1)
     number = float(np.prod(views.shape[1:-1]))
 
     def means(x, y):
-        total = tf.reduce_sum(tf.complex(x, y), axes, keepdims=True)
-        return tf.math.real(total) / number, tf.math.imag(total) / number
+        total = tf.reduce_sum(tf.complex(x, y), axes)
+        return [[part(one) / number for one in tf.unstack(total)] for part in (tf.math.real, tf.math.imag)]
 
     @tf.custom_gradient
     def normalized(views, gamma, beta):
         x = tf.cast(views, tf.float32)
         mean, square = means(x, x * x)
-        variance = tf.maximum(square - mean * mean, 0.0)
-        inverse = tf.math.rsqrt(variance + epsilon)
-        scale = gamma * inverse
+        variance = [tf.maximum(s - m * m, 0.0) for m, s in zip(mean, square, strict=True)]
+        inverse = [tf.math.rsqrt(v + epsilon) for v in variance]
+        scale = [gamma * i for i in inverse]
+        offset = [beta - m * s for m, s in zip(mean, scale, strict=True)]
 
         def gradient(upstream, *_):
             g = tf.cast(upstream, tf.float32)
             x = tf.cast(views, tf.float32)  # anew: the map is kept as it came
             shift, product = means(g, g * x)
-            slope = (product - mean * shift) * inverse
-            turn = -scale * inverse * slope
-            to_views = scale * g + turn * x - (scale * shift + turn * mean)
-            to_gamma, to_beta = (number * tf.reduce_sum(m, range(len(m.shape) - 1)) for m in (slope, shift))
+            slope = [(p - m * s) * i for p, m, s, i in zip(product, mean, shift, inverse, strict=True)]
+            turn = [-a * i * s for a, i, s in zip(scale, inverse, slope, strict=True)]
+            constant = [-(a * s + t * m) for a, s, t, m in zip(scale, shift, turn, mean, strict=True)]
+            to_views = of_views(scale, g) * g + of_views(turn, x) * x + of_views(constant, x)
+            to_gamma, to_beta = (number * tf.add_n(m) for m in (slope, shift))
             return tf.cast(to_views, views.dtype), to_gamma, to_beta
 
-        return (tf.cast(x * scale + (beta - mean * scale), views.dtype), mean, variance), gradient
+        output = x * of_views(scale, x) + of_views(offset, x)
+        return (tf.cast(output, views.dtype), mean, variance), gradient
 
     return normalized(views, gamma, beta)
+
+
+def of_views(values: Sequence[tf.Tensor], views: tf.Tensor) -> tf.Tensor:
+    """[C] of each view, so that it multiplies views [V, B, ..., C]."""
+    view = tf.reshape(tf.range(len(values)), [-1, *[1] * (len(views.shape) - 1)])
+    found = values[-1]
+    for number, one in enumerate(values[:-1]):
+        found = tf.where(view == number, one, found)
+    return found
+
+
+# Outputs of convolutions whose normalisation takes them apart again -> (inputs, kernel).
+_EXPANDED: dict[Any, tuple[tf.Tensor, tf.Tensor]] = {}
+
+
+def _expansions(model) -> list[tuple]:
+    """The normalisation after a 1x1 convolution to more channels knows its sums from products of the smaller map.
+
+    What it computes backwards is taken through the convolution by hand too, so that neither the gradient of the larger map nor
+    that map is read for sums, and no gradient with respect to it is written.
+    """
+    layers = [
+        layer for network in (model.encoder, model.target_encoder) if network for layer in network.layers
+    ]
+    changed = [layer for layer in layers if isinstance(layer, keras.layers.Conv2D) and _expands(layer)]
+    return [*_complex_sums(model), *((layer, "call", remembering(layer)) for layer in changed)]
+
+
+def _expands(layer: keras.layers.Conv2D) -> bool:
+    _, height, width, channels = layer.input.shape
+    large = height is None or width is None or height * width >= PIXELS
+    return layer.kernel_size == layer.strides == (1, 1) and layer.filters >= 2 * channels and large
+
+
+def remembering(layer: keras.layers.Conv2D) -> Callable:
+    """`call` of a convolution, for the normalisation that follows."""
+    call = layer.call
+
+    def remember(inputs):
+        outputs = call(inputs)
+        _EXPANDED[outputs.ref()] = inputs, tf.convert_to_tensor(layer.kernel)[0, 0]
+        return outputs
+
+    return remember
+
+
+def expand(views: tf.Tensor, kernel: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float):
+    """`normalize` of the products y = views kernel, a 1x1 convolution.
+
+    With the means s of x and G of x x^T over the pixels of a view, y has mean W^T s and mean square diag(W^T G W). Backwards,
+    with the mean P of x g^T, that of y g is diag(W^T P); what a normalisation sends to y, a g + b y + c with a, b, c of
+    each channel, is to x (W a) g + (W b W^T) x + W c, and to W as many times P a + G W b + s c^T as there are pixels.
+
+    Args:
+        views: x [V, B, ..., C].
+        kernel: W [C, D].
+        gamma: float32 [D].
+        beta: float32 [D].
+        epsilon: added to the variance.
+
+    Returns:
+        (views [V, B, ..., D], mean, variance): the moments, float32 [D] of each view, pass no gradient.
+    """
+    count, *sides, channels = views.shape
+    number = float(np.prod(sides))
+
+    def product(x, y):
+        """Means of x y^T over the pixels of each view, float32."""
+        return tf.matmul(x, y, transpose_a=True, output_type=tf.float32) / number
+
+    def mean_of(x):
+        return tf.reduce_sum(tf.cast(x, tf.float32), 1) / number
+
+    @tf.custom_gradient
+    def expanded(views, kernel, gamma, beta):
+        x = tf.reshape(views, [count, -1, channels])
+        flat = tf.reshape(views, [-1, *sides[1:], channels])
+        y = tf.nn.conv2d(flat, tf.cast(kernel, x.dtype)[None, None], 1, "SAME")
+        y = tf.reshape(y, [count, *sides, -1])
+        w = tf.cast(kernel, tf.float32)
+        average, gram_w = mean_of(x), product(x, x) @ w
+        mean = average @ w
+        variance = tf.maximum(tf.reduce_sum(w * gram_w, 1) - mean * mean, 0.0)
+        inverse = tf.math.rsqrt(variance + epsilon)
+        scale = gamma * inverse
+        offset = beta - mean * scale
+
+        def gradient(upstream, *_):
+            g = tf.reshape(upstream, [count, -1, upstream.shape[-1]])
+            shift, cross = mean_of(g), product(x, g)
+            slope = (tf.reduce_sum(w * cross, 1) - mean * shift) * inverse
+            turn = -scale * inverse * slope
+            constant = -(scale * shift + turn * mean)
+            through = tf.cast(scale[:, None] * w, g.dtype)
+            own = tf.cast(tf.matmul(turn[:, None] * w, w[None], transpose_b=True), g.dtype)
+            same = tf.cast(tf.matmul(constant, w, transpose_b=True), g.dtype)
+            to_views = tf.matmul(g, through, transpose_b=True) + tf.matmul(x, own) + same[:, None]
+            to_w = cross * scale[:, None] + gram_w * turn[:, None] + average[:, :, None] * constant[:, None]
+            to_w, to_gamma, to_beta = (number * tf.reduce_sum(m, 0) for m in (to_w, slope, shift))
+            return tf.reshape(to_views, views.shape), tf.cast(to_w, kernel.dtype), to_gamma, to_beta
+
+        output = tf.cast(y, tf.float32) * of_views(tf.unstack(scale), y) + of_views(tf.unstack(offset), y)
+        return (tf.cast(output, views.dtype), tf.unstack(mean), tf.unstack(variance)), gradient
+
+    return expanded(views, kernel, gamma, beta)
 
 
 def _relu_by_output(model) -> list[tuple]:
@@ -228,43 +343,60 @@ def relu(x: tf.Tensor):
 
 
 def _grouped_norms(model) -> list[tuple]:
-    """The norms of LARS and of the gradients, of all tensors of one size at once.
+    """The norms of LARS of all tensors of one size at once, those of a weight and its update as a complex sum; the norm of all
+    gradients of one vector; updates of vectors.
 
-    What is done element by element, XLA already puts into a few kernels for all variables; reductions it does not.
+    What is done element by element, XLA already puts into a few kernels for all variables; reductions it does not. Of
+    vectors it cannot choose a layout, such as that of a convolution's gradient, from which all else is copied.
     """
+
+    def global_norm(tensors):
+        return tf.norm(tf.concat([tf.reshape(x, [-1]) for x in tensors], 0))
+
     return [
         (lars.LARS, "_backend_update_step", update_with_grouped_norms),
-        (tf.linalg, "global_norm", lambda tensors: tf.norm(tf.stack(norms(tensors)))),
+        (tf.linalg, "global_norm", global_norm),
     ]
 
 
-def norms(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The norm of each tensor, float []; tensors of one size are reduced together."""
+def pairs_of_norms(first: Sequence[tf.Tensor], second: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
+    """The norms of each two tensors of one size; all tensors of that size are reduced together.
+
+    Args:
+        first: floats [n], of several n.
+        second: of the same sizes.
+
+    Returns:
+        [norm, norm] of each two.
+    """
     groups: dict[int, list[int]] = {}
-    for index, tensor in enumerate(tensors):
-        groups.setdefault(tensor.shape.num_elements(), []).append(index)
+    for index, tensor in enumerate(first):
+        groups.setdefault(tensor.shape[0], []).append(index)
     results = {}
-    for size, group in groups.items():
-        stack = tf.stack([tf.reshape(tensors[index], [size]) for index in group])
-        results.update(zip(group, tf.unstack(tf.norm(stack, axis=1)), strict=True))
-    return [results[index] for index in range(len(tensors))]
+    for group in groups.values():
+        x, y = (tf.square(tf.stack([tensors[index] for index in group])) for tensors in (first, second))
+        total = tf.reduce_sum(tf.complex(x, y), axis=1)
+        both = tf.sqrt(tf.stack([tf.math.real(total), tf.math.imag(total)], axis=1))
+        results.update((index, tf.unstack(pair)) for index, pair in zip(group, tf.unstack(both), strict=True))
+    return [results[index] for index in range(len(first))]
 
 
 def update_with_grouped_norms(optimizer: lars.LARS, gradients: Sequence, variables: Sequence, rate) -> None:
     """`LARS.update_step` of all variables."""
-    variables = [v.value for v in variables]
+    values, updates, momenta = (
+        [tf.reshape(x, [-1]) for x in tensors] for tensors in (variables, gradients, optimizer.momenta)
+    )
     adapted = [i for i, variable in enumerate(variables) if lars.is_adapted(variable)]
-    updates = list(gradients)
     for i in adapted:
-        updates[i] += optimizer.coupled_weight_decay * variables[i]
-    parameter_norms = norms([tf.convert_to_tensor(variables[i]) for i in adapted])
-    update_norms = norms([updates[i] for i in adapted])
-    for i, parameter_norm, update_norm in zip(adapted, parameter_norms, update_norms, strict=True):
+        updates[i] += optimizer.coupled_weight_decay * values[i]
+    found = pairs_of_norms([values[i] for i in adapted], [updates[i] for i in adapted])
+    for i, (parameter_norm, update_norm) in zip(adapted, found, strict=True):
         trust = tf.math.divide_no_nan(optimizer.eta * parameter_norm, update_norm)
         updates[i] *= tf.where(trust > 0.0, trust, 1.0)
-    for update, variable, momentum in zip(updates, variables, optimizer.momenta, strict=True):
-        momentum.assign(optimizer.momentum * momentum + update)
-        variable.assign_sub(rate * momentum)
+    for i, (variable, momentum) in enumerate(zip(variables, optimizer.momenta, strict=True)):
+        new_momentum = optimizer.momentum * momenta[i] + updates[i]
+        momentum.assign(tf.reshape(new_momentum, momentum.shape))
+        variable.assign(tf.reshape(values[i] - rate * new_momentum, variable.shape))
 
 
 def _all(model) -> list[tuple]:
@@ -275,6 +407,7 @@ OPTIONS: dict[str, Callable] = {
     "space_to_depth": _space_to_depth,
     "pool_by_place": _pool_by_place,
     "complex_sums": _complex_sums,
+    "expansions": _expansions,
     "relu_by_output": _relu_by_output,
     "one_pass": _one_pass,
     "grouped_norms": _grouped_norms,

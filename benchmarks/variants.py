@@ -16,6 +16,8 @@ import tensorflow as tf
 
 import keras_sslhsic
 from keras_sslhsic import losses, views
+from keras_sslhsic.encoders import Architecture
+from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.runs import config as configs
 from keras_sslhsic.runs.build import build_model
 from keras_sslhsic.training import ema
@@ -28,8 +30,8 @@ def build(name: str, batch_size: int, without: str | None = None, precision: str
     """Builds a trainer and its step.
 
     Args:
-        name: "tiny" (r18 of a quarter of the width, 20-pixel views of 24-pixel images: for checks), "tiny7" (the
-            same with the 7x7 stem, 40-pixel views of 48-pixel images), "small" (the model of
+        name: "tiny" (r18 of a quarter of the width, 20-pixel views of 24-pixel images: for checks), "tiny7" (four
+            bottlenecks after the 7x7 stem, 40-pixel views of 48-pixel images), "small" (the model of
             configs/fashion_small.py) or "r50" (ResNet-50, BYOL's views at 224 of 256-pixel images, heads of 4096
             and 256, LARS: the paper's). With "_local", six small views are beside the two of "tiny" and "r50", as SwAV's
             authors have them; "tiny_swav" is SwAV with these.
@@ -57,9 +59,9 @@ def build(name: str, batch_size: int, without: str | None = None, precision: str
     return model, _step_without_averages(model) if without == "ema" else model.train_step, batch
 
 
-def _tiny(batch_size, target, size=20, stem="small", policy=None):
+def _tiny(batch_size, target, size=20, encoder=None, policy=None):
     shape = None if policy else (size, size, 3)
-    encoder = keras_sslhsic.build_encoder("r18_1x", input_shape=shape, stem=stem, width=0.25)
+    encoder = encoder or keras_sslhsic.build_encoder("r18_1x", input_shape=shape, stem="small", width=0.25)
     model = keras_sslhsic.SSLHSIC(encoder, 64, 32, target=target, views=policy or views.byol(size))
     model.compile(keras_sslhsic.LARS(0.4), loss=keras_sslhsic.losses.SSLHSICLoss(num_features=64))
     side = size * 6 // 5
@@ -67,7 +69,8 @@ def _tiny(batch_size, target, size=20, stem="small", policy=None):
 
 
 def _tiny7(batch_size, target):
-    return _tiny(batch_size, target, 40, "imagenet")
+    shape = Architecture((1, 1, 1, 1), (64, 128, 256, 512), bottleneck=True, stem_channels=16)
+    return _tiny(batch_size, target, 40, resnet(shape, (40, 40, 3), "imagenet"))
 
 
 def _small(batch_size, target):

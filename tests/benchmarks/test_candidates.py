@@ -56,7 +56,8 @@ def test_normalization_by_complex_sums_is_the_normalization(shape):
 
     def plain(views, gamma, beta, epsilon):
         mean, variance = tf.nn.moments(views, range(1, len(shape) - 1), keepdims=True)
-        return tf.nn.batch_normalization(views, mean, variance, beta, gamma, epsilon), mean, variance
+        output = tf.nn.batch_normalization(views, mean, variance, beta, gamma, epsilon)
+        return output, *(tf.reshape(moment, [shape[0], -1]) for moment in (mean, variance))
 
     results = []
     for normalize in (candidates.normalize, plain):
@@ -65,6 +66,30 @@ def test_normalization_by_complex_sums_is_the_normalization(shape):
             output, *moments = normalize(views, gamma, beta, 1e-3)
             loss = tf.reduce_sum(weights * tf.sin(output))
         results.append([output, *moments, *tape.gradient(loss, [views, gamma, beta])])
+    for found, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 4, 3, 5), (1, 7, 2, 2, 3)])
+def test_expansion_is_the_convolution_and_its_normalization(shape):
+    views = tf.random.stateless_normal(shape, [0, 1], 1.0, 2.0, alg="philox")
+    kernel = tf.random.stateless_normal([shape[-1], 12], [0, 2], alg="philox")
+    weights = tf.random.stateless_normal([*shape[:-1], 12], [0, 3], alg="philox")
+    gamma, beta = (tf.random.stateless_normal([12], [0, seed], alg="philox") for seed in (4, 5))
+
+    def plain(views, kernel, gamma, beta, epsilon):
+        y = tf.einsum("vbhwc,cd->vbhwd", views, kernel)
+        mean, variance = tf.nn.moments(y, [1, 2, 3], keepdims=True)
+        output = tf.nn.batch_normalization(y, mean, variance, beta, gamma, epsilon)
+        return output, *(tf.reshape(moment, [shape[0], -1]) for moment in (mean, variance))
+
+    results = []
+    for normalized in (candidates.expand, plain):
+        with tf.GradientTape() as tape:
+            tape.watch([views, kernel, gamma, beta])
+            output, *moments = normalized(views, kernel, gamma, beta, 1e-3)
+            loss = tf.reduce_sum(weights * tf.sin(output))
+        results.append([output, *moments, *tape.gradient(loss, [views, kernel, gamma, beta])])
     for found, expected in zip(*results, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
@@ -81,25 +106,30 @@ def test_relu_by_output_is_the_relu():
 
 
 def test_norms_of_one_size_are_one_reduction():
-    tensors = [tf.random.stateless_normal(shape, [0, 1], alg="philox") for shape in ((2, 6), (5,), (4, 3))]
-    function = tf.function(candidates.norms).get_concrete_function(tensors)
-    np.testing.assert_allclose(function(*tensors), [np.linalg.norm(x) for x in tensors], rtol=1e-6)
+    first, second = (
+        [tf.random.stateless_normal([size], [0, seed], alg="philox") for size in (12, 5, 12)]
+        for seed in (1, 2)
+    )
+    function = tf.function(candidates.pairs_of_norms).get_concrete_function(first, second)
+    expected = [[np.linalg.norm(x), np.linalg.norm(y)] for x, y in zip(first, second, strict=True)]
+    np.testing.assert_allclose(function(first, second), expected, rtol=1e-6)
     assert sum(operation.type == "Sum" for operation in function.graph.get_operations()) == 2
 
 
 @pytest.fixture(scope="module")
 def model():
-    """An encoder with ResNet-50's stem, one sum and few ReLUs: gradients jump where rounding turns one on or off."""
+    """A little of ResNet-50, with few ReLUs: gradients jump where rounding turns one on or off."""
     keras.utils.set_random_seed(0)
     images = keras.Input((8, 8, 3))
 
-    def convolved(x, size, strides, name):
-        x = keras.layers.Conv2D(6, size, strides=strides, padding="same", use_bias=False, name=name)(x)
+    def convolved(x, size, strides, name, channels=6):
+        x = keras.layers.Conv2D(channels, size, strides=strides, padding="same", use_bias=False, name=name)(x)
         return keras.layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
 
     x = keras.layers.ReLU()(convolved(images, 7, 2, "stem_conv"))
     x = keras.layers.MaxPooling2D(3, strides=2, padding="same", name="stem_pool")(x)
     x = keras.layers.ReLU()(keras.layers.Add()([x, convolved(x, 3, 1, "conv")]))
+    x = convolved(x, 1, 1, "expand", 12)
     encoder = keras.Model(images, keras.layers.GlobalAveragePooling2D()(x))
     model = SSLHSIC(encoder, 12, 8, views=None)
     model.compile(LARS(0.4, eta=0.1))
@@ -121,7 +151,8 @@ def train(model, name=None):
     before = [v.numpy() for v in variables]
     rng = np.random.default_rng(0)
     batch = {f"view{i}": tf.constant(rng.integers(0, 256, (6, 8, 8, 3), np.uint8)) for i in (1, 2)}
-    with candidates.use(name, model) if name else contextlib.nullcontext():
+    small = mock.patch.object(candidates, "PIXELS", 1)  # as the maps here are
+    with small, candidates.use(name, model) if name else contextlib.nullcontext():
         step = tf.function(model.train_step, autograph=False).get_concrete_function(batch)
     outputs = [step(batch) for _ in range(2)][-1]
     changes = [(v.path, start, v.numpy()) for v, start in zip(variables, before, strict=True)]
@@ -149,6 +180,8 @@ def test_options_change_the_program(trained):
     assert operations["space_to_depth"]["SpaceToDepth"] == 4
     assert operations["pool_by_place"]["MaxPoolGrad"] == 0 < operations[None]["MaxPoolGrad"]
     assert operations["complex_sums"]["Complex"] > 0 == operations[None]["Complex"]
+    gradients = "Conv2DBackpropInput"
+    assert operations["expansions"][gradients] == operations["complex_sums"][gradients] - 2
     assert operations["relu_by_output"]["ReluGrad"] == operations[None]["ReluGrad"] - 2
     assert operations["one_pass"]["Conv2D"] == operations[None]["Conv2D"] / 2
     assert operations["grouped_norms"]["L2Loss"] == 0 < operations[None]["L2Loss"]
