@@ -16,7 +16,7 @@ import tensorflow as tf
 from PIL import Image
 
 import keras_sslhsic_command
-from keras_sslhsic import callbacks, cli
+from keras_sslhsic import callbacks, cli, export
 from keras_sslhsic.encoders import EncoderSpec
 from keras_sslhsic.evaluation import PROTOCOLS, Result, results
 from keras_sslhsic.runs import build, config, evaluate, folder, pretrain
@@ -220,6 +220,31 @@ def _environment():
     }
 
 
+def press_while_collecting():
+    class Collected:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    del [Collected()][0]
+    time.sleep(60)
+    print("It went on.")
+
+
+def press_within_other_code():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise SystemError("bad argument to internal function") from None
+
+
+@pytest.mark.parametrize("press", [press_while_collecting, press_within_other_code])
+def test_ctrl_c_stops_where_what_it_raises_is_dropped(press, monkeypatch, capsys):
+    monkeypatch.setattr(cli.models, "_models", lambda options: press())
+    assert cli.main(["models"]) == 130
+    assert capsys.readouterr() == ("", "\nStopped.\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 @pytest.mark.slow
 def test_the_program_computes_and_says_nothing_of_graphics_cards(tmp_path):
     (tmp_path / "photos").mkdir()
@@ -281,6 +306,19 @@ def test_an_error_of_another_library_says_how_to_see_where_it_comes_from(error, 
     shown = capsys.readouterr().err
     assert shown.startswith("Traceback (most recent call last)") and 'File "/lib/other.py"' in shown
     assert shown.endswith(f"{type(error).__name__}: {error}\n")
+
+
+@pytest.mark.parametrize("name", ["a.tflite", "A.ONNX"])
+def test_an_export_replaces_the_file_of_before(name, tmp_path, monkeypatch, capsys):
+    (tmp_path / name).write_text("of before")
+    written = []
+    monkeypatch.setattr(export, "write", lambda model, path, *_: written.append(path))
+    monkeypatch.setattr(cli.arguments, "load", lambda name: None)
+    assert cli.main(["export", "--model", "a", "--out", str(tmp_path / name)]) == 0
+    assert written == [str(tmp_path / name)]
+    (tmp_path / "folder.tflite").mkdir()
+    assert cli.main(["export", "--model", "a", "--out", str(tmp_path / "folder.tflite")]) == 2
+    assert "is a folder: give the name of a file" in capsys.readouterr().err
 
 
 def test_the_environment_asks_for_tracebacks_of_every_error(monkeypatch, capsys):
