@@ -60,7 +60,7 @@ def test_help_says_what_every_command_does(capsys):
         (["pretrain", "--config", "none.py", "--workdir", "x"], "no file or folder none.py"),
         (
             ["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=20000"],
-            "10000 examples, fewer than one batch of 20000",
+            "10,000 examples, fewer than one batch of 20000",
         ),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.data.source=web"], "Unknown data source 'web'"),
         (
@@ -85,6 +85,7 @@ def test_help_says_what_every_command_does(capsys):
         (["evaluate", "--run", "nowhere"], "no file or folder nowhere"),
         (["evaluate", "--run", "."], ". holds no run"),
         (["evaluate", "knn", "--encoder", "r51_1x"], "r50_1x"),
+        (["evaluate", "knn", "--run", CONFIG], "is a file: give --run the folder of a run, or --encoder a file"),
         (["report", "nowhere"], "nowhere"),
         (["convert", "nowhere.npy", "--to", "x.weights.h5"], "no file or folder nowhere.npy"),
         (["extract", "--model", "r18_fashion", "--data", "nowhere", "--out", "x.npz"], "nowhere"),
@@ -319,6 +320,30 @@ def test_an_export_replaces_the_file_of_before(name, tmp_path, monkeypatch, caps
     (tmp_path / "folder.tflite").mkdir()
     assert cli.main(["export", "--model", "a", "--out", str(tmp_path / "folder.tflite")]) == 2
     assert "is a folder: give the name of a file" in capsys.readouterr().err
+
+
+def test_what_a_stopped_training_has_saved_is_said(tmp_path, monkeypatch, capsys):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrain, "run", stop)
+    command = ["pretrain", "--config", CONFIG, "--workdir", str(tmp_path)]
+    assert cli.main(command) == 130
+    said = "same command with --resume"
+    assert capsys.readouterr().err == f"\nNo epoch is saved yet; the {said} begins anew.\n\nStopped.\n"
+    (tmp_path / folder.CHECKPOINTS).mkdir()
+    (tmp_path / folder.CHECKPOINTS / "checkpoint-000003.npz").touch()
+    assert cli.main(command) == 130
+    assert capsys.readouterr().err == f"\nSaved: 3 epochs; the {said} goes on.\n\nStopped.\n"
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    command = [sys.executable, "-m", "keras_sslhsic_command", "models"]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_the_environment_asks_for_tracebacks_of_every_error(monkeypatch, capsys):

@@ -8,6 +8,7 @@ import argparse
 import errno
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -72,6 +73,9 @@ def main(arguments: Sequence[str] | None = None, prepare: Callable[[], None] = l
     except KeyboardInterrupt:
         print("\nStopped.", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # who reads the output, as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except Exception as error:
         if not isinstance(error, UNUSABLE) and not _is_op_error(error):
             raise
