@@ -312,6 +312,11 @@ class Trainer(EncodingModel):
                 f"The layer {name!r} is quantized, and its weights do not train: train first, then quantize the "
                 "serving_encoder()."
             )
+        if not self.online_variables:
+            raise ValueError(
+                "No weight of the networks is trainable, and training would change nothing: set trainable = True before "
+                "compile()."
+            )
         count = self.distribute_strategy.num_replicas_in_sync
         inputs.check(given, count, self.encoder.input_shape[1:], self.policy, chunks=self.chunks)
         inputs.look(given, num_classes=self.num_classes)

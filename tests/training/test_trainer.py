@@ -825,3 +825,14 @@ def test_quantized_layers_are_not_trained(tiny_model, images):
         model.train_on_batch(images)
     with pytest.raises(ValueError, match=said):
         model.fit(images, batch_size=8)
+
+
+@pytest.mark.parametrize("when", ["before compile", "after"])
+def test_a_model_of_which_nothing_is_trainable_is_not_trained(tiny_model, images, when):
+    model = tiny_model()
+    if when == "before compile":
+        model.trainable = False
+    model.compile(LARS(0.1))
+    model.trainable = False
+    with pytest.raises(ValueError, match="No weight of the networks is trainable"):
+        model.fit(images, batch_size=8)
