@@ -316,6 +316,12 @@ def layers_within(layer: Any) -> list[keras.Layer]:
     return list(layer._flatten_layers(include_self=False, recursive=False))
 
 
+def quantized_layer(networks: Iterable[keras.Model]) -> str | None:
+    """The name of a layer, at any depth, whose weights are quantized; None if there is none."""
+    layers = (layer for network in networks for layer in network._flatten_layers())
+    return next((layer.name for layer in layers if layer.quantization_mode is not None), None)
+
+
 def _nodes(network: keras.Model) -> list:
     depths = network._nodes_by_depth
     return [node for depth in sorted(depths, reverse=True) for node in depths[depth]]

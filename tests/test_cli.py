@@ -16,7 +16,7 @@ import tensorflow as tf
 from PIL import Image
 
 import keras_sslhsic_command
-from keras_sslhsic import callbacks, cli
+from keras_sslhsic import callbacks, cli, export
 from keras_sslhsic.encoders import EncoderSpec
 from keras_sslhsic.evaluation import PROTOCOLS, Result, results
 from keras_sslhsic.runs import build, config, evaluate, folder, pretrain
@@ -60,7 +60,7 @@ def test_help_says_what_every_command_does(capsys):
         (["pretrain", "--config", "none.py", "--workdir", "x"], "no file or folder none.py"),
         (
             ["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=20000"],
-            "10000 examples, fewer than one batch of 20000",
+            "10,000 examples, fewer than one batch of 20000",
         ),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.data.source=web"], "Unknown data source 'web'"),
         (
@@ -85,6 +85,7 @@ def test_help_says_what_every_command_does(capsys):
         (["evaluate", "--run", "nowhere"], "no file or folder nowhere"),
         (["evaluate", "--run", "."], ". holds no run"),
         (["evaluate", "knn", "--encoder", "r51_1x"], "r50_1x"),
+        (["evaluate", "knn", "--run", CONFIG], "is a file: give --run the folder of a run, or --encoder a file"),
         (["report", "nowhere"], "nowhere"),
         (["convert", "nowhere.npy", "--to", "x.weights.h5"], "no file or folder nowhere.npy"),
         (["extract", "--model", "r18_fashion", "--data", "nowhere", "--out", "x.npz"], "nowhere"),
@@ -220,6 +221,31 @@ def _environment():
     }
 
 
+def press_while_collecting():
+    class Collected:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    del [Collected()][0]
+    time.sleep(60)
+    print("It went on.")
+
+
+def press_within_other_code():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise SystemError("bad argument to internal function") from None
+
+
+@pytest.mark.parametrize("press", [press_while_collecting, press_within_other_code])
+def test_ctrl_c_stops_where_what_it_raises_is_dropped(press, monkeypatch, capsys):
+    monkeypatch.setattr(cli.models, "_models", lambda options: press())
+    assert cli.main(["models"]) == 130
+    assert capsys.readouterr() == ("", "\nStopped.\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 @pytest.mark.slow
 def test_the_program_computes_and_says_nothing_of_graphics_cards(tmp_path):
     (tmp_path / "photos").mkdir()
@@ -281,6 +307,43 @@ def test_an_error_of_another_library_says_how_to_see_where_it_comes_from(error, 
     shown = capsys.readouterr().err
     assert shown.startswith("Traceback (most recent call last)") and 'File "/lib/other.py"' in shown
     assert shown.endswith(f"{type(error).__name__}: {error}\n")
+
+
+@pytest.mark.parametrize("name", ["a.tflite", "A.ONNX"])
+def test_an_export_replaces_the_file_of_before(name, tmp_path, monkeypatch, capsys):
+    (tmp_path / name).write_text("of before")
+    written = []
+    monkeypatch.setattr(export, "write", lambda model, path, *_: written.append(path))
+    monkeypatch.setattr(cli.arguments, "load", lambda name: None)
+    assert cli.main(["export", "--model", "a", "--out", str(tmp_path / name)]) == 0
+    assert written == [str(tmp_path / name)]
+    (tmp_path / "folder.tflite").mkdir()
+    assert cli.main(["export", "--model", "a", "--out", str(tmp_path / "folder.tflite")]) == 2
+    assert "is a folder: give the name of a file" in capsys.readouterr().err
+
+
+def test_what_a_stopped_training_has_saved_is_said(tmp_path, monkeypatch, capsys):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrain, "run", stop)
+    command = ["pretrain", "--config", CONFIG, "--workdir", str(tmp_path)]
+    assert cli.main(command) == 130
+    said = "same command with --resume"
+    assert capsys.readouterr().err == f"\nNo epoch is saved yet; the {said} begins anew.\n\nStopped.\n"
+    (tmp_path / folder.CHECKPOINTS).mkdir()
+    (tmp_path / folder.CHECKPOINTS / "checkpoint-000003.npz").touch()
+    assert cli.main(command) == 130
+    assert capsys.readouterr().err == f"\nSaved: 3 epochs; the {said} goes on.\n\nStopped.\n"
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    command = [sys.executable, "-m", "keras_sslhsic_command", "models"]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_the_environment_asks_for_tracebacks_of_every_error(monkeypatch, capsys):

@@ -486,6 +486,15 @@ def test_an_evaluation_that_cannot_be_made_is_said_before_anything_is_written(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("entry", [{"protocol": "kn"}, {"protocol": "knn", "k": 0}, {"protocol": "depth"}, 5])
+def test_an_evaluation_that_there_is_not_is_said_before_images_are_opened(
+    entry, run_of, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(pretrain, "source", lambda *_, **__: pytest.fail("images were opened"))
+    with pytest.raises(ValueError, match="The evaluation 'near' of the config cannot be made"):
+        run_of(tmp_path / "run", evals={"near": entry})
+
+
 def test_neighbours_are_drawn_beside_each_other():
     images = np.random.default_rng(0).integers(0, 256, (6, 4, 4, 1), np.uint8)
     angles = np.arange(6.0)[:, None]

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from keras_sslhsic.analysis.matrices import rows_of
+
 
 class ZTest(NamedTuple):
     """A Z-test of every dimension.
@@ -36,11 +38,9 @@ def z_test(x: np.ndarray) -> ZTest:
         x: features [n, Q], float; n at least 2.
 
     Raises:
-        ValueError: for another shape.
+        ValueError: for another shape, or what is not finite.
     """
-    x = np.asarray(x, np.float64)
-    if x.ndim != 2 or len(x) < 2:
-        raise ValueError(f"Expected features [n, Q] of at least 2 rows, found the shape {x.shape}.")
+    x = rows_of(x, 2)
     mean, error = x.mean(0), stats.sem(x, axis=0)
     with np.errstate(divide="ignore"):
         z = np.where(mean == 0, 0.0, mean / np.where(mean == 0, 1.0, error))

@@ -8,16 +8,31 @@ import tensorflow as tf
 from keras_sslhsic.hsic import kernels
 
 
+def numbers_of(x: Any) -> np.ndarray:
+    """Finite numbers as float64.
+
+    Raises:
+        ValueError: for complex numbers, or what is not finite.
+    """
+    x = np.asarray(x)
+    if np.iscomplexobj(x):
+        raise ValueError(f"Expected real numbers, found {x.dtype}.")
+    x = x.astype(np.float64)
+    if not np.isfinite(x).all():
+        raise ValueError("Expected finite numbers, found NaN or infinity: find out where they come from.")
+    return x
+
+
 def rows_of(x: Any, least: int = 1) -> np.ndarray:
     """Features as float64 [n, F].
 
     Raises:
         ValueError: for another shape, fewer rows than `least`, or what is not finite.
     """
-    x = np.asarray(x, np.float64)
-    if x.ndim != 2 or len(x) < least:
+    x = numbers_of(x)
+    if x.ndim != 2 or len(x) < least or not x.shape[1]:
         raise ValueError(f"Expected features [n, F] of at least {least} rows, found the shape {x.shape}.")
-    return _finite(x)
+    return x
 
 
 def matrix_of(k: Any) -> np.ndarray:
@@ -26,10 +41,10 @@ def matrix_of(k: Any) -> np.ndarray:
     Raises:
         ValueError: for another shape, or what is not finite.
     """
-    k = np.asarray(k, np.float64)
+    k = numbers_of(k)
     if k.ndim != 2 or k.shape[0] != k.shape[1]:
         raise ValueError(f"Expected a kernel matrix [n, n], found the shape {k.shape}.")
-    return _finite(k)
+    return k
 
 
 def pair_of(x: Any, y: Any, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -42,12 +57,6 @@ def pair_of(x: Any, y: Any, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
     if x.shape[1] != y.shape[1]:
         raise ValueError(f"Expected features of one size, found {x.shape[1]} and {y.shape[1]}.")
     return x, y
-
-
-def _finite(x: np.ndarray) -> np.ndarray:
-    if not np.isfinite(x).all():
-        raise ValueError("Expected finite numbers, found NaN or infinity: find out where they come from.")
-    return x
 
 
 def kernel_matrix(x: Any, kernel: Any = "imq", y: Any = None) -> np.ndarray:
@@ -70,8 +79,16 @@ def kernel_matrix(x: Any, kernel: Any = "imq", y: Any = None) -> np.ndarray:
 
 
 def label_matrix(labels: Any) -> np.ndarray:
-    """1 where two rows have one label, 0 elsewhere: float64 [n, n] of labels [n]."""
+    """1 where two rows have one label, 0 elsewhere: float64 [n, n] of labels [n].
+
+    Raises:
+        ValueError: for another shape, or labels that are not finite.
+    """
     labels = np.asarray(labels)
+    if labels.ndim != 1:
+        raise ValueError(f"Expected labels [n], found the shape {labels.shape}.")
+    if labels.dtype.kind == "f":
+        numbers_of(labels)
     return (labels[:, None] == labels).astype(np.float64)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic.analysis.matrices import kernel_matrix, rows_of
+from keras_sslhsic.analysis.matrices import kernel_matrix, numbers_of, rows_of
 from keras_sslhsic.hsic import kernels
 from keras_sslhsic.hsic.checks import check_views
 from keras_sslhsic.hsic.kernels import Gaussian
@@ -25,9 +25,9 @@ def alignment(z: Any, power: float = 2.0) -> float:
     Training logs it, with the power 2, as `alignment`.
 
     Raises:
-        ValueError: for another shape, or fewer than 2 views.
+        ValueError: for another shape, fewer than 2 views, or what is not finite.
     """
-    z = np.asarray(z, np.float64)
+    z = numbers_of(z)
     check_views(tf.constant(z))
     z = unit(z)
     distances = np.linalg.norm(z[:, :, None] - z[:, None], axis=-1)

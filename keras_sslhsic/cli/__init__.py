@@ -8,13 +8,14 @@ import argparse
 import errno
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from keras_sslhsic import checks
-from keras_sslhsic.cli import evaluation, images, models, training
+from keras_sslhsic.cli import evaluation, images, interrupts, models, training
 from keras_sslhsic.files import check_writable, display
 from keras_sslhsic.version import __version__
 
@@ -50,27 +51,31 @@ def main(arguments: Sequence[str] | None = None, prepare: Callable[[], None] = l
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     try:
-        if options.command == "evaluate" and not options.protocol and {"-h", "--help"} & {*rest}:
-            options.print_help()
-            return 0
-        if options.command != "evaluate":
-            options.overrides = [_override(parser, argument, options) for argument in rest]
-        _check(options)
-        prepare()
-        if options.command == "evaluate":
-            if options.config:
-                # It may register a protocol, whose settings are flags then.
-                from keras_sslhsic.runs import config
-
-                config.load(options.config)
-            parser = _parser(settings_of=options.protocol or "all")
-            options, rest = parser.parse_known_args(arguments)
-            options.overrides = [_override(parser, argument, options) for argument in rest]
+        with interrupts.kept():
+            if options.command == "evaluate" and not options.protocol and {"-h", "--help"} & {*rest}:
+                options.print_help()
+                return 0
+            if options.command != "evaluate":
+                options.overrides = [_override(parser, argument, options) for argument in rest]
             _check(options)
-        options.run(options)
+            prepare()
+            if options.command == "evaluate":
+                if options.config:
+                    # It may register a protocol, whose settings are flags then.
+                    from keras_sslhsic.runs import config
+
+                    config.load(options.config)
+                parser = _parser(settings_of=options.protocol or "all")
+                options, rest = parser.parse_known_args(arguments)
+                options.overrides = [_override(parser, argument, options) for argument in rest]
+                _check(options)
+            options.run(options)
     except KeyboardInterrupt:
         print("\nStopped.", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # who reads the output, as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except Exception as error:
         if not isinstance(error, UNUSABLE) and not _is_op_error(error):
             raise
@@ -97,7 +102,8 @@ def _check(options: argparse.Namespace) -> None:
             checks.integer(name, number, 1, most=most)
     written = (getattr(options, name, None) for name in ("out", "to", "sheet", "json"))
     for path in map(Path, filter(None, written)):
-        check_writable(path, folder=options.command in ("export", "report", "index"))
+        of_one_file = path.suffix.lower() in (".tflite", ".onnx")
+        check_writable(path, folder=options.command in ("export", "report", "index") and not of_one_file)
     for name, other in (_READ | ({"data": ""} if options.command == "extract" else {})).items():
         given = getattr(options, name, None)
         if given and not os.path.lexists(given) and not re.fullmatch(other, given):

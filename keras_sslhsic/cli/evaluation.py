@@ -106,6 +106,10 @@ def _evaluate(options: argparse.Namespace) -> None:
     if (options.run_folder is None) == (options.encoder is None):
         raise ValueError("Give either --run with a run folder, or --encoder with an encoder.")
     name = options.run_folder or options.encoder
+    if options.run_folder and Path(name).is_file():
+        raise NotADirectoryError(
+            f"{display(name)} is a file: give --run the folder of a run, or --encoder a file."
+        )
     out = options.out or Path(options.run_folder or ".") / "results.jsonl"
     given = {key: value for key in _settings() if (value := getattr(options, key)) is not None}
     if options.protocol in (None, "all"):

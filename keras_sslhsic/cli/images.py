@@ -5,6 +5,7 @@ from typing import Any
 
 from keras_sslhsic.cli import arguments
 from keras_sslhsic.files import display
+from keras_sslhsic.words import counted
 
 
 def add(commands: Any) -> None:
@@ -84,23 +85,21 @@ def _extract(options: argparse.Namespace) -> None:
         extracted = extract(options.model, options.data, options.out, *settings)
     out, data = display(extracted.out), display(options.data)
     size = f", of images of {extracted.image_size} pixels" if extracted.image_size else ""
-    print(f"{extracted.rows} rows in {out}, {extracted.computed} of them computed now{size}.")
+    print(f"{counted(extracted.rows, 'row')} in {out}, {extracted.computed} of them computed now{size}.")
     if extracted.gone:
-        print(f"{extracted.gone} images are no longer under {data}: their rows were left out.")
+        are = "image is" if extracted.gone == 1 else "images are"
+        print(f"{extracted.gone} {are} no longer under {data}: their rows were left out.")
     if extracted.broken:
         named = f"{out}/*.broken.txt name" if options.runner else f"{out}.broken.txt names"
-        count = "1 image" if len(extracted.broken) == 1 else f"{len(extracted.broken)} images"
-        print(f"{count} could not be read; {named} them.")
+        print(f"{counted(len(extracted.broken), 'image')} could not be read; {named} them.")
 
 
 def _index(options: argparse.Namespace) -> None:
     from keras_sslhsic.zoo import nearest
 
     collection = nearest.index(options.features, options.out)
-    print(
-        f"{len(collection.names)} images are in {display(options.out)}. keras-sslhsic search --index {display(options.out)} "
-        "--image FILE finds the nearest to one."
-    )
+    out, count = display(options.out), counted(len(collection.names), "image")
+    print(f"{out} holds {count}. keras-sslhsic search --index {out} --image FILE finds the nearest to one.")
 
 
 def _search(options: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_sslhsic.cli import arguments
 from keras_sslhsic.files import check_writable, display
+from keras_sslhsic.words import counted
 
 # The names of `runs.tables.TABLES`.
 TABLES = (
@@ -93,6 +94,7 @@ def _pretrain(options: argparse.Namespace) -> None:
     from keras_sslhsic.files import is_leftover
     from keras_sslhsic.runs import folder, pretrain
     from keras_sslhsic.runs.evaluate import format_table
+    from keras_sslhsic.training.checkpoint import Checkpoint
 
     settings = _run_config(options)
     finished = options.resume and folder.is_finished(options.workdir)
@@ -100,7 +102,11 @@ def _pretrain(options: argparse.Namespace) -> None:
     try:
         summary = pretrain.run(settings, options.workdir, options.resume)
     except KeyboardInterrupt:
-        print("\nFinished epochs are saved; the same command with --resume goes on.", file=sys.stderr)
+        saved = Checkpoint(Path(options.workdir) / folder.CHECKPOINTS).epoch
+        said = f"Saved: {counted(saved, 'epoch')}; the" if saved else "No epoch is saved yet; the"
+        print(
+            f"\n{said} same command with --resume {'goes on' if saved else 'begins anew'}.", file=sys.stderr
+        )
         raise
     if summary["results"]:
         print(format_table(summary["results"]))

@@ -9,6 +9,7 @@ import dataclasses
 import tensorflow as tf
 
 from keras_sslhsic import checks
+from keras_sslhsic.words import counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +40,9 @@ class Order:
         checks.flag("shuffle", self.shuffle)
         checks.flag("drop_remainder", self.drop_remainder)
         if self.steps_per_epoch < 1:
+            found = counted(self.num_examples, "example")
             raise ValueError(
-                f"The data set has {self.num_examples} examples, fewer than one batch of {self.batch_size}: lower batch_size."
+                f"The data set has {found}, fewer than one batch of {self.batch_size}: lower batch_size."
             )
 
     @property

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_sslhsic.hsic import replicas
-from keras_sslhsic.hsic.checks import check_labels, check_samples, check_views
+from keras_sslhsic.hsic.checks import check_labels, check_samples, check_views, floats
 from keras_sslhsic.hsic.exact import exact_sums, exact_zy, exact_zz, song
 from keras_sslhsic.hsic.groups import combine, group, mean_pairs
 from keras_sslhsic.hsic.moments import feature_moments, moments_zy, moments_zz
@@ -41,7 +41,9 @@ def hsic(k: tf.Tensor, l: tf.Tensor, *, unbiased: bool = False, ddof: int = 1) -
     Raises:
         ValueError: if the shapes differ, or n is below 2, or below 4 for the unbiased estimator.
     """
-    k, l = tf.convert_to_tensor(k), tf.convert_to_tensor(l)  # noqa: E741
+    k, l = floats(k, 2), floats(l, 2)  # noqa: E741
+    if k.dtype != l.dtype:
+        raise ValueError(f"Expected two matrices of one dtype, found {k.dtype.name} and {l.dtype.name}.")
     if k.shape.rank != 2 or k.shape != l.shape or k.shape[0] != k.shape[1]:
         raise ValueError(f"Expected two matrices [n, n] of one shape, found {k.shape} and {l.shape}.")
     check_samples(k.shape[0], unbiased)
@@ -96,7 +98,7 @@ def hsic_zy(
         >>> z = tf.math.l2_normalize(tf.random.stateless_normal([8, 2, 16], seed=[1, 2]), axis=-1)
         >>> value = hsic_zy(z, "imq")
     """
-    z = tf.convert_to_tensor(z)
+    z = floats(z, 2, 3)
     if labels is None:
         check_views(z, unbiased)
     return exact_zy(exact_sums(z, labels, kernel, block_rows), unbiased, dataset_size, constant)
@@ -120,7 +122,7 @@ def hsic_zz(
     Raises:
         ValueError: if n is below 2, or below 4 for the unbiased estimator.
     """
-    z = tf.convert_to_tensor(z)
+    z = floats(z, 2, 3)
     flat = tf.reshape(z, [-1, z.shape[-1]])
     labels = tf.zeros(tf.shape(flat)[:1], tf.int32)
     return exact_zz(exact_sums(flat, labels, kernel, block_rows), unbiased, ddof)
@@ -149,7 +151,7 @@ def ssl_hsic(
     Raises:
         ValueError: as in `hsic_zy` and `hsic_zz`, or if gamma is negative.
     """
-    z = tf.convert_to_tensor(z)
+    z = floats(z, 2, 3)
     if labels is None:
         check_views(z, unbiased)
     sums = exact_sums(z, labels, kernel, block_rows)
@@ -183,7 +185,7 @@ def hsic_zy_features(
     Raises:
         ValueError: as in `hsic_zy`.
     """
-    r = tf.convert_to_tensor(r)
+    r = floats(r, 2, 3)
     if labels is None:
         check_views(r, unbiased)
         return moments_zy(feature_moments(r, r), unbiased, dataset_size, constant)
@@ -224,7 +226,7 @@ def hsic_zz_features(r: tf.Tensor, r2: tf.Tensor, *, ddof: int = 1) -> tf.Tensor
     Raises:
         ValueError: if the leading dimensions differ.
     """
-    r, r2 = tf.convert_to_tensor(r), tf.convert_to_tensor(r2)
+    r, r2 = floats(r, 2, 3), floats(r2, 2, 3)
     if r.shape[:-1] != r2.shape[:-1]:
         raise ValueError(f"Both draws need the same rows, found the shapes {r.shape} and {r2.shape}.")
     r, r2 = [x if x.shape.rank == 3 else x[:, None, :] for x in (r, r2)]

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from keras_sslhsic import checks
 from keras_sslhsic.hsic import kernels, replicas
 from keras_sslhsic.hsic.blocked import kernel_sums
 from keras_sslhsic.hsic.checks import check_labels, check_samples, check_views
@@ -28,6 +29,7 @@ class ExactSums(NamedTuple):
 
 def exact_sums(z: tf.Tensor, labels: tf.Tensor | None, kernel: Any, block_rows: int | None) -> ExactSums:
     """Computes the sums for z [B, M, Q], or for z [n, Q] with labels [n]."""
+    checks.integer("block_rows", block_rows, 1, optional=True)
     kernel = kernels.get(kernel)
     kernel = kernel.with_scale(tf.stop_gradient(kernel.scale_as(z.dtype)))
     if labels is None:

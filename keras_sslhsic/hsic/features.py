@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import tensorflow as tf
 
-from keras_sslhsic.hsic import sampling
-from keras_sslhsic.hsic.kernels import Kernel
+from keras_sslhsic import checks
+from keras_sslhsic.hsic import kernels, sampling
 
 
 def draw(
-    kernel: Kernel, dim: int, num_features: int, seed: tf.Tensor, low_variance: bool = False
+    kernel: Any, dim: int, num_features: int, seed: tf.Tensor, low_variance: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws the frequencies and phases of a set of random Fourier features.
 
     Args:
-        kernel: a kernel with a spectral distribution.
+        kernel: "imq", "gaussian", or a `kernels.Kernel` with a spectral distribution.
         dim: number Q of dimensions of the vectors.
         num_features: number D of features.
         seed: int32 [2], stateless: the same seed gives the same draw, to rounding, under XLA or not.
@@ -30,8 +31,9 @@ def draw(
     Raises:
         ValueError: if `num_features` is below 1, or odd with low_variance, or the kernel has no spectral distribution.
     """
-    if num_features < 1:
-        raise ValueError(f"num_features must be at least 1, found {num_features}.")
+    kernel = kernels.get(kernel)
+    checks.integer("dim", dim, 1)
+    checks.integer("num_features", num_features, 1)
     frequency_seed, phase_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
     if not low_variance:
         frequencies = kernel.frequencies(dim).sample(num_features, seed=frequency_seed)
@@ -67,8 +69,10 @@ def random_fourier_features(z: tf.Tensor, frequencies: tf.Tensor, phases: tf.Ten
         TensorShape([8, 2, 512])
     """
     z, frequencies, phases = [tf.convert_to_tensor(x) for x in (z, frequencies, phases)]
+    if not z.dtype.is_floating:
+        raise ValueError(f"Expected z in floating point, found {z.dtype.name}: cast it to float32.")
     num_features, dim = frequencies.shape
-    if z.shape[-1] != dim or phases.shape[-1] != num_features:
+    if z.shape.rank == 0 or z.shape[-1] != dim or phases.shape[-1] != num_features:
         raise ValueError(
             f"Expected z [..., Q], frequencies [D, Q] and phases [D], found the shapes "
             f"{z.shape}, {frequencies.shape} and {phases.shape}."

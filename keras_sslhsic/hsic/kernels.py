@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,8 +43,11 @@ class Kernel(abc.ABC):
     learnable_scale: bool = True
 
     def __init__(self, scale: Any = 1.0):
-        if isinstance(scale, (int, float, np.number, np.ndarray)) and not 0 < float(scale) < math.inf:
-            raise ValueError(f"The scale of a kernel must be positive and finite, found {scale}.")
+        known = isinstance(scale, (int, float, np.number, np.ndarray))
+        if not (known or hasattr(scale, "dtype")) or (known and not 0 < float(scale) < math.inf):
+            raise ValueError(
+                f"The scale of a kernel must be positive and finite, found {scale if known else repr(scale)}."
+            )
         self.scale = scale
 
     @abc.abstractmethod
@@ -147,11 +151,11 @@ def get(identifier: str | Kernel | dict[str, Any]) -> Kernel:
     """
     if isinstance(identifier, Kernel):
         return identifier
-    if isinstance(identifier, str):
+    if not isinstance(identifier, Mapping):
         identifier = {"class_name": identifier, "config": {}}
     name, config = identifier.get("class_name"), identifier.get("config", {})
     classes = _KERNELS | {cls.__name__: cls for cls in _subclasses(Kernel)}
-    if name not in classes:
+    if not isinstance(name, str) or name not in classes:
         raise ValueError(f"Unknown kernel {name!r}: give one of {sorted(classes)}, a Kernel, or its config.")
     return classes[name].from_config(config)
 

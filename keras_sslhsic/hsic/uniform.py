@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 from scipy.linalg import eigh_tridiagonal
 
-from keras_sslhsic.hsic.kernels import Kernel
+from keras_sslhsic import checks
+from keras_sslhsic.hsic import kernels
 
 _NODES = 128
 
 
-def uniform_mean(kernel: Kernel, dim: int, dtype: tf.DType = tf.float32) -> tf.Tensor:
+def uniform_mean(kernel: Any, dim: int, dtype: tf.DType = tf.float32) -> tf.Tensor:
     """E k(z, u) for any unit vector z and u uniform on the sphere in R^dim, which is E k(u, u') too.
 
     The inner product t = z'u has a density in proportion to (1 - t^2)^((dim - 3) / 2), over which Gauss's quadrature
@@ -20,15 +23,17 @@ def uniform_mean(kernel: Kernel, dim: int, dtype: tf.DType = tf.float32) -> tf.T
         MMD^2(P, U) = E k(z, z') - 2 E k(z, u) + E k(u, u') = E k(z, z') - uniform_mean
 
     Args:
-        kernel: the kernel, of any scale; one that is small beside the distances on a circle needs more than the 128 nodes.
+        kernel: a name or a `kernels.Kernel`, of any scale; one that is small beside the distances on a circle needs more than
+            the 128 nodes.
         dim: number Q of dimensions.
         dtype: of the result.
 
     Returns:
         Scalar.
     """
+    checks.integer("dim", dim, 1)
     nodes, weights = _quadrature(dim)
-    values = kernel.value(tf.constant(2.0 - 2.0 * nodes, dtype))
+    values = kernels.get(kernel).value(tf.constant(2.0 - 2.0 * nodes, dtype))
     return tf.reduce_sum(tf.constant(weights, dtype) * values)
 
 

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic.hsic import replicas
-from keras_sslhsic.hsic.checks import check_views
+from keras_sslhsic.hsic.checks import check_labels, check_views
 from keras_sslhsic.registries import Registry
 
 
@@ -242,8 +242,19 @@ def of_target(hiddens: Hiddens) -> tf.Tensor:
     return tf.stop_gradient(tf.cast(hiddens.target, tf.float32))
 
 
-def identities(y_true: tf.Tensor) -> tf.Tensor:
-    """The integer identities [n] of rows, of a Keras target [n] or [n, 1]."""
+def identified(y_true: tf.Tensor, y_pred: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Unit rows, float32 [n, Q], and their integer identities [n], of what a Keras loss is called with.
+
+    Args:
+        y_true: identities [n] or [n, 1].
+        y_pred: rows [n, Q].
+
+    Raises:
+        ValueError: for other shapes.
+    """
+    y_true, z = tf.convert_to_tensor(y_true), unit_norm(tf.cast(y_pred, tf.float32))
     if y_true.shape.rank not in (1, 2) or (y_true.shape.rank == 2 and y_true.shape[1] != 1):
         raise ValueError(f"Expected y_true, identities [n] or [n, 1], found the shape {y_true.shape}.")
-    return tf.cast(tf.reshape(y_true, [-1]), tf.int32)
+    labels = tf.cast(tf.reshape(y_true, [-1]), tf.int32)
+    check_labels(z, labels)
+    return z, labels

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_sslhsic import checks
 from keras_sslhsic.hsic import replicas
-from keras_sslhsic.losses.base import Hiddens, Objective, identities, register, unit_norm, unit_views
+from keras_sslhsic.losses.base import Hiddens, Objective, identified, register, unit_views
 
 
 @register("info_nce")
@@ -43,8 +43,8 @@ class InfoNCELoss(Objective):
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """The loss of the whole batch, repeated for each row; y_true and y_pred are as in `SSLHSICLoss`."""
-        loss = self._loss(unit_norm(tf.cast(y_pred, tf.float32)), identities(y_true))
-        return tf.fill(tf.shape(y_pred)[:1], loss)
+        rows, labels = identified(y_true, y_pred)
+        return tf.fill(tf.shape(rows)[:1], self._loss(rows, labels))
 
     def _loss(self, rows: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         every, every_label = replicas.all_gather(rows), replicas.all_gather(labels)

@@ -9,14 +9,14 @@ import tensorflow as tf
 
 from keras_sslhsic import checks
 from keras_sslhsic.hsic import features, kernels
-from keras_sslhsic.hsic.checks import check_labels, check_views
+from keras_sslhsic.hsic.checks import check_views
 from keras_sslhsic.hsic.estimators import hsic_zy_features, hsic_zz_features, objective, ssl_hsic
 from keras_sslhsic.hsic.exact import exact_mean, exact_sums, exact_zy, exact_zz
 from keras_sslhsic.hsic.groups import finite_population
 from keras_sslhsic.hsic.moments import cosine_moments, feature_moments, moments_zy, moments_zz
 from keras_sslhsic.hsic.ratio import dependence_ratio, largest_ratio
 from keras_sslhsic.hsic.uniform import uniform_mean
-from keras_sslhsic.losses.base import Hiddens, Objective, identities, register, unit_norm, unit_views
+from keras_sslhsic.losses.base import Hiddens, Objective, identified, register, unit_views
 from keras_sslhsic.losses.learnt_scale import LearntScale
 
 
@@ -171,9 +171,7 @@ class SSLHSICLoss(Objective):
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """The loss of the whole batch, repeated for each row [n], so that Keras' mean over the rows is the loss."""
-        z = unit_norm(tf.cast(y_pred, tf.float32))
-        labels = identities(y_true)
-        check_labels(z, labels)
+        z, labels = identified(y_true, y_pred)
         kernel = self._constant_kernel()
         if self.num_features is None:
             terms = ssl_hsic(z, kernel, self.gamma, labels=labels, ddof=self._ddof(), **self._zy_options())

@@ -70,7 +70,8 @@ class SSLHSIC(Method):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "SSLHSIC":
-        """The model of a config."""
+        """The model of a config; see `Trainer.from_config`."""
+        cls.check_config(config)
         config, kernel = older_files.without_kernel(config)
         model = super().from_config(config)
         model._kernel_before = kernel

@@ -21,6 +21,7 @@ from keras_sslhsic.data.sources import SOURCES
 from keras_sslhsic.data.tfds import prepared_builder
 from keras_sslhsic.hsic.ratio import largest_ratio
 from keras_sslhsic.runs import schema
+from keras_sslhsic.words import counted
 from keras_sslhsic.zoo import load_pretrained
 
 LOOKED_AT = 64  # images, for their size, mean and standard deviation
@@ -198,8 +199,8 @@ def _choose(
         "views": f"{size} pixels"
         + (", the size of the images" if own_size else f", cut from images read at {read}")
         + (", without changes of colour" if found.channels != 3 else ""),
-        "encoder": f"{network['name']} of width {network.get('width', 1.0):g}, for {found.number:,} images",
-        "batch_size": f"{batch}, so that an epoch has {steps:,} steps",
+        "encoder": f"{network['name']} of width {network.get('width', 1.0):g}, for {counted(found.number, 'image')}",
+        "batch_size": f"{batch}, so that an epoch has {counted(steps, 'step')}",
         "epochs": f"{epochs}, {epochs * steps:,} steps in all; more of them are better",
         "optimizer": f"adamw, learning rate {8e-3 * batch / 256:g}, the default run's 0.008 for 256 images times {batch}/256",
     }
@@ -238,4 +239,4 @@ def _described(found: Found, class_names: Sequence[str] | None) -> str:
     side = f"of about {found.side} pixels" if found.side else "of sizes that are not known"
     classes = f"{len(class_names)} classes" if class_names else "no classes"
     colours = {1: "gray", 3: "in colour"}.get(found.channels, f"of {found.channels} channels")
-    return f"{found.number:,} images {side}, {colours}, {classes}. What the config leaves out is chosen for them:"
+    return f"{counted(found.number, 'image')} {side}, {colours}, {classes}. What the config leaves out is chosen for them:"

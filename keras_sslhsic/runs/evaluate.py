@@ -1,11 +1,12 @@
 """What the encoder of a run has learnt: beside the one it started from, and raw pixels."""
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from ml_collections import ConfigDict
@@ -20,6 +21,7 @@ from keras_sslhsic.evaluation.extraction import AnyEncoder
 from keras_sslhsic.evaluation.images import Labelled
 from keras_sslhsic.evaluation.loading import FOR_FEATURES, FOR_TRAINING
 from keras_sslhsic.evaluation.probes import Evaluate
+from keras_sslhsic.evaluation.protocol import Protocol
 from keras_sslhsic.evaluation.settings import checked
 from keras_sslhsic.files import display
 from keras_sslhsic.runs import build, folder
@@ -59,25 +61,46 @@ def groups_of(config: ConfigDict, error_log: str | Path = LOG) -> list[Group]:
         ValueError: for an unknown protocol, settings that cannot be, or images that there are not; names the evaluation.
     """
     groups: dict[Any, Group] = {}
-    for label, given in config.evals.items():
-        try:
-            _add(groups, label, dict(given), config, error_log)
-        except (ValueError, TypeError, OSError) as error:
-            raise ValueError(
-                f"The evaluation {display(label)!r} of the config cannot be made: {error}"
-            ) from error
+    for label, planned in plans_of(config).items():
+        with _naming(label):
+            _add(groups, label, planned, config, error_log)
     return list(groups.values())
 
 
-def _add(
-    groups: dict[Any, Group], label: str, settings: dict[str, Any], config: ConfigDict, error_log: str | Path
-) -> None:
-    """Adds an evaluation to the group that sees its images."""
+class Plan(NamedTuple):
+    """An evaluation of a config: its protocol and settings, how often it is made, and where its images lie."""
+
+    protocol: Protocol
+    settings: dict[str, Any]
+    every: int | None
+    data: str | None
+    where: dict[str, Any]
+
+
+def plans_of(config: ConfigDict) -> dict[str, Plan]:
+    """Label -> evaluation that a config names, as far as can be told without its images; raises as `groups_of`."""
+    plans = {}
+    for label, given in config.evals.items():
+        with _naming(label):
+            plans[label] = _planned(label, dict(given), config)
+    return plans
+
+
+@contextlib.contextmanager
+def _naming(label: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, OSError) as error:
+        raise ValueError(
+            f"The evaluation {display(label)!r} of the config cannot be made: {error}"
+        ) from error
+
+
+def _planned(label: str, settings: dict[str, Any], config: ConfigDict) -> Plan:
     every, data = settings.pop("every", None), settings.pop("data", None)
     checks.integer("every", every, 1, optional=True)
     protocol = PROTOCOLS[settings.get("protocol", label)]
-    labelled = protocol.needs in (FOR_FEATURES, FOR_TRAINING)
-    if data is None and not labelled:
+    if data is None and protocol.needs not in (FOR_FEATURES, FOR_TRAINING):
         raise ValueError(
             f'{protocol.name} needs images of another kind than a run has: name some as its "data".'
         )
@@ -91,6 +114,15 @@ def _add(
     own |= {name: settings.pop(name) for name in protocol.needs.settings if name in settings}
     where = checked(protocol.name, protocol.needs.settings, own)
     protocol.arguments_of({name: value for name, value in settings.items() if name != "protocol"})
+    return Plan(protocol, settings, every, data, where)
+
+
+def _add(
+    groups: dict[Any, Group], label: str, planned: Plan, config: ConfigDict, error_log: str | Path
+) -> None:
+    """Adds an evaluation to the group that sees its images."""
+    protocol, settings, every, data, where = planned
+    policy, labelled = views.get(config.views), protocol.needs in (FOR_FEATURES, FOR_TRAINING)
     log = {"error_log": error_log} if labelled else {}
     key = (data, data and protocol.needs.load, json.dumps(where, default=str))
     if key not in groups:

@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 from keras_sslhsic import compat
 from keras_sslhsic.data.images import Images
 from keras_sslhsic.training.schedules import scaled_learning_rate
+from keras_sslhsic.words import counted
 from keras_sslhsic.zoo.model_files import count_parameters
 
 
@@ -23,12 +24,12 @@ def before_training(
         trained: epochs that are behind it.
         intended: epochs that the run was to have before, if it has others now.
     """
-    epochs = "1 epoch" if config.epochs == 1 else f"{config.epochs} epochs"
+    epochs, steps = counted(config.epochs, "epoch"), counted(images.steps_per_epoch, "step")
     sizes = ", then ".join(map(str, config.view_sizes or [model.policy.size]))
     source = f", as {config.init} has it," if config.init else ""
     yield (
         f"{config.method} trains {model.encoder.name}{source} with {count_parameters(model.encoder):,} parameters on "
-        f"{images.num_examples:,} images: {epochs} of {images.steps_per_epoch:,} steps, {config.batch_size} "
+        f"{counted(images.num_examples, 'image')}: {epochs} of {steps}, {config.batch_size} "
         f"images a step, {model.policy.num_views} views of {sizes} pixels of each."
     )
     base, batch = config.optimizer.learning_rate, config.batch_size

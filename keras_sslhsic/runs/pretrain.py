@@ -21,7 +21,7 @@ from keras_sslhsic.lock import held
 from keras_sslhsic.runs import config as configs
 from keras_sslhsic.runs import defaults, folder, notices
 from keras_sslhsic.runs.build import build_model
-from keras_sslhsic.runs.evaluate import Group, callbacks, encoders_of, evaluate_run, groups_of
+from keras_sslhsic.runs.evaluate import Group, callbacks, encoders_of, evaluate_run, groups_of, plans_of
 from keras_sslhsic.training import inputs
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA, ViewSizes
 from keras_sslhsic.training.checkpoint import Checkpoint
@@ -67,6 +67,7 @@ def run(config: ConfigDict, workdir: str | os.PathLike, resume: bool = False) ->
     config = defaults.suited(config, before)
     config = configs.completed(config)
     configs.check(config)
+    plans_of(config)  # which raises for what is found without images
     # Several workers find each other before TensorFlow's first operation.
     machines = strategy(config.strategy)
     shared, workdir = Path(workdir), folder.own_folder(Path(workdir), machines)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import reprlib
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -305,7 +306,17 @@ class Trainer(EncodingModel):
         return results if return_dict else [results[name] for name in self.metrics_names]
 
     def _check(self, given: streams.Given) -> None:
-        """Raises a ValueError for what cannot be trained on."""
+        """Raises a ValueError for what cannot be trained, or trained on."""
+        if (name := compat.quantized_layer(self.online_networks)) is not None:
+            raise ValueError(
+                f"The layer {name!r} is quantized, and its weights do not train: train first, then quantize the "
+                "serving_encoder()."
+            )
+        if not self.online_variables:
+            raise ValueError(
+                "No weight of the networks is trainable, and training would change nothing: set trainable = True before "
+                "compile()."
+            )
         count = self.distribute_strategy.num_replicas_in_sync
         inputs.check(given, count, self.encoder.input_shape[1:], self.policy, chunks=self.chunks)
         inputs.look(given, num_classes=self.num_classes)
@@ -658,5 +669,19 @@ class Trainer(EncodingModel):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Trainer":
-        """The model of a config."""
+        """The model of a config.
+
+        Raises:
+            ValueError: for what `get_config` does not give.
+        """
+        cls.check_config(config)
         return cls(**{**config, "encoder": keras.saving.deserialize_keras_object(config["encoder"])})
+
+    @classmethod
+    def check_config(cls, config: Any) -> None:
+        """Raises ValueError for the config of something else."""
+        if not isinstance(config, Mapping) or "encoder" not in config:
+            raise ValueError(
+                f"Expected the config of a {cls.__name__}, a mapping with its encoder, as get_config gives it, found "
+                f"{reprlib.repr(config)}."
+            )

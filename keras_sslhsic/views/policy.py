@@ -194,6 +194,8 @@ _PARTS = {"crop": Crop, "jitter": ColorJitter, "blur": Blur, "solarize": Solariz
 
 def _from_dict(cls: type, config: Mapping[str, Any]) -> Any:
     known = [field.name for field in dataclasses.fields(cls)]
+    if not hasattr(config, "items"):  # a ConfigDict is no Mapping
+        raise ValueError(f"{cls.__name__} is made of a mapping with the fields {known}, found {config!r}.")
     unknown = sorted(set(config) - set(known))
     if unknown:
         raise ValueError(f"{cls.__name__} has the fields {known}, found {unknown}.")

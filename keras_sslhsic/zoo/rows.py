@@ -78,8 +78,9 @@ def load(path: Path) -> tuple[dict[str, Row], Origin]:
     except (ImportError, FileNotFoundError):
         raise
     except Exception as error:  # zipfile and pyarrow raise many types for damaged files
+        reason = f"it has no {error.args[0]}" if isinstance(error, KeyError) else display(error).rstrip(".")
         raise ValueError(
-            f"{display(path)} was not written by keras-sslhsic extract: choose another file ({display(error).rstrip('.')})."
+            f"{display(path)} was not written by keras-sslhsic extract: choose another file ({reason})."
         ) from error
     if not identity.tells_operations(origin.encoder):
         raise ValueError(
@@ -108,7 +109,11 @@ def load_all(path: Path) -> tuple[dict[str, Row], Origin]:
     if not path.is_dir():
         return load(path)
     found = shards(path)
-    if not found or found != [shard(path, number, len(found)) for number in range(len(found))]:
+    if not found:
+        raise ValueError(
+            f"{display(path)} holds no shards of features, as keras-sslhsic extract writes them."
+        )
+    if found != [shard(path, number, len(found)) for number in range(len(found))]:
         raise ValueError(
             f"{display(path)} holds {len(found)} shards of features, not all of them: go on with keras-sslhsic extract."
         )

@@ -51,6 +51,7 @@ ITEM_SIZES = {"b1": 1, "i1": 1, "i2": 2, "i4": 4, "i8": 8, "u1": 1, "u2": 2, "u4
 ITEM_SIZES |= {"f2": 2, "f4": 4, "f8": 8, "c8": 8, "c16": 16}  # of the dtypes, as NumPy writes them
 
 _NPY_MAGIC = b"\x93NUMPY"
+_STARTS = (b"\x80", _NPY_MAGIC[:1])
 _NPY_HEADER = re.compile(
     rb"\x93NUMPY(?:\x01\x00..|[\x02\x03]\x00....)"
     rb"\{'descr': '([<>|=]?\w{1,8})', 'fortran_order': (?:True|False), 'shape': \([\d, ]{0,99}\), \} {0,99}\n",
@@ -89,11 +90,19 @@ def load(path: str | os.PathLike) -> Any:
         BrokenPickleError: if it is not a pickle, is cut short, or holds what no checkpoint holds.
     """
     with open_regular(path, MAX_BYTES) as file:
+        start = file.read(1)
+        file.seek(0)
         try:
             return _read(file)
-        except UnsafePickleError as error:
-            raise UnsafePickleError(f"{display(path)}: {error}") from None
-        except BrokenPickleError as error:
+        except (UnsafePickleError, BrokenPickleError) as error:
+            # Pickles of the oldest protocols begin with a letter or a sign, as texts do.
+            perhaps = start in _STARTS or (start < b"\x80" and isinstance(error, UnsafePickleError))
+            if not perhaps:
+                raise BrokenPickleError(
+                    f"{display(path)} is no checkpoint: it is neither a pickle nor a .npy file that holds one."
+                ) from error
+            if isinstance(error, UnsafePickleError):
+                raise UnsafePickleError(f"{display(path)}: {error}") from None
             raise BrokenPickleError(f"{display(path)} is not a readable checkpoint: {error}") from error
 
 

@@ -141,3 +141,39 @@ def test_the_z_test_is_that_of_scipy_and_centred_features_pass():
         analysis.z_test(np.ones([1, 3]))
     with pytest.raises(ValueError, match="M = 2 views"):
         analysis.alignment(np.ones([3, 1, 4]))
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda x: analysis.kernel_matrix(x, "linear"),
+        analysis.median_scale,
+        analysis.singular_values,
+        analysis.rankme,
+        analysis.z_test,
+        analysis.uniformity,
+        analysis.mmd_to_uniform,
+        lambda x: analysis.mmd2(x, x),
+        lambda x: analysis.alignment(x[:, None].repeat(2, 1)),
+    ],
+)
+@pytest.mark.parametrize(
+    "spoil, message",
+    [
+        (lambda x: np.where(x > 1, np.nan, x), "finite numbers"),
+        (lambda x: x + 0j, "real numbers, found complex128"),
+        (lambda x: x[:0], "found the shape"),
+        (lambda x: x[:, :0], "found the shape"),
+    ],
+)
+def test_what_are_no_features_is_an_error(measure, spoil, message):
+    x = samples(20, 3, seed=0)
+    measure(x)
+    with pytest.raises(ValueError, match=message):
+        measure(spoil(x))
+
+
+@pytest.mark.parametrize("labels", [3, "abc", np.zeros([2, 2]), [0.0, np.nan]])
+def test_what_are_no_labels_is_an_error(labels):
+    with pytest.raises(ValueError, match=r"labels \[n\]|finite"):
+        analysis.label_matrix(labels)

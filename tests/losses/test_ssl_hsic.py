@@ -373,8 +373,18 @@ def test_info_nce_is_the_formula():
         (lambda: InfoNCELoss().terms(Hiddens(unit(4, 1, 3))), "M = 1"),
         (lambda: SSLHSICLoss()(np.zeros((4, 2)), unit(4, 3)), r"\(4, 2\)"),
         (lambda: SSLHSICLoss()(np.zeros(5), unit(4, 3)), r"\(4, 3\)"),
+        (lambda: InfoNCELoss()(np.zeros(5), unit(4, 3)), r"\(4, 3\) and \(5,\)"),
+        (lambda: InfoNCELoss()(np.zeros(8), unit(4, 2, 3)), r"\(4, 2, 3\) and \(8,\)"),
     ],
 )
 def test_errors_state_what_was_given(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("loss", [SSLHSICLoss(num_features=None), InfoNCELoss()])
+def test_lists_are_taken_as_other_losses_of_keras_take_them(loss):
+    rows, labels = unit(6, 3).numpy(), np.repeat(np.arange(3), 2)
+    whole = float(loss(labels, rows))
+    assert float(loss(labels.tolist(), rows.tolist())) == pytest.approx(whole, rel=1e-6)
+    assert float(loss(labels[:, None].tolist(), rows)) == pytest.approx(whole, rel=1e-6)

@@ -807,3 +807,32 @@ def test_forms_that_fit_does_not_take(tiny_model, images):
                 method(nothing)
     with pytest.raises(ValueError, match=r"validation_split is not supported.*validation_data"):
         model.fit(images, batch_size=8, validation_split=0.1)
+
+
+@pytest.mark.parametrize("config", [None, [1], "r18_1x", {}, {"target": True}])
+@pytest.mark.parametrize("method", [SSLHSIC, methods.BYOL])
+def test_the_config_of_something_else_is_no_model(method, config):
+    with pytest.raises(ValueError, match=f"Expected the config of a {method.__name__}, .* found "):
+        method.from_config(config)
+
+
+def test_quantized_layers_are_not_trained(tiny_model, images):
+    model = tiny_model()
+    model.compile(LARS(0.1))
+    model.projector.quantize("int8")
+    said = "is quantized, and its weights do not train"
+    with pytest.raises(ValueError, match=said):
+        model.train_on_batch(images)
+    with pytest.raises(ValueError, match=said):
+        model.fit(images, batch_size=8)
+
+
+@pytest.mark.parametrize("when", ["before compile", "after"])
+def test_a_model_of_which_nothing_is_trainable_is_not_trained(tiny_model, images, when):
+    model = tiny_model()
+    if when == "before compile":
+        model.trainable = False
+    model.compile(LARS(0.1))
+    model.trainable = False
+    with pytest.raises(ValueError, match="No weight of the networks is trainable"):
+        model.fit(images, batch_size=8)

@@ -33,6 +33,9 @@ def denormalized(view, policy):
 def test_round_trips_through_dicts_json_and_configs(policy):
     config = policy.to_dict()
     assert views.ViewPolicy.from_dict(config) == policy
+    for junk in (None, [1], "byol", {"crop": 5}):
+        with pytest.raises(ValueError, match="is made of a mapping with the fields"):
+            views.ViewPolicy.from_dict(junk)
     assert views.get(json.loads(json.dumps(config))) == policy
     assert views.get(ml_collections.ConfigDict(config)) == policy
     assert views.get(policy) is policy

@@ -252,7 +252,8 @@ def test_bad_input_is_named_and_nothing_written(encoder, folder, tmp_path):
     (tmp_path / "empty.npz").touch()
     for name in ("foreign.npz", "text.npz", "empty.npz"):
         before = (tmp_path / name).read_bytes()
-        with pytest.raises(ValueError, match=f"{name} was not written by keras-sslhsic extract"):
+        reason = r".* \(it has no files\)" if name == "foreign.npz" else ""
+        with pytest.raises(ValueError, match=f"{name} was not written by keras-sslhsic extract{reason}"):
             extract(encoder, root, tmp_path / name)
         assert (tmp_path / name).read_bytes() == before
     extract(encoder, root, tmp_path / "out.npz")

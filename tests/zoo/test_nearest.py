@@ -135,7 +135,7 @@ def test_a_picture_is_no_image_of_the_collection(collection, photos, tmp_path):
 def test_the_commands(collection, photos, tmp_path, capsys):
     out, sheet = tmp_path / "index", tmp_path / "neighbours.png"
     assert main(["index", "--features", str(photos / "features.npz"), "--out", str(out)]) == 0
-    assert "40 images are in" in capsys.readouterr().out
+    assert " holds 40 images. " in capsys.readouterr().out
     query = photos / "photos" / "a" / "0.png"
     assert (
         main(["search", "--index", str(out), "--image", str(query), "--count", "3", "--sheet", str(sheet)])

@@ -50,6 +50,18 @@ EXPLOITS = {
 }
 
 
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
+
+
+@pytest.mark.parametrize(
+    "content", [PNG, b"hello\nworld\n", b"PK\x03\x04\xa3", b"\x89HDF\r\n\x1a\n", b"[1]", b""]
+)
+def test_files_of_another_kind_are_no_checkpoints(content, tmp_path):
+    (tmp_path / "a.npy").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.npy is no checkpoint: it is neither a pickle nor a \.npy file"):
+        unpickle.load(tmp_path / "a.npy")
+
+
 @pytest.mark.parametrize("protocol", [2, 4, 5])
 @pytest.mark.parametrize("name", EXPLOITS)
 def test_calls_outside_the_list_are_refused_and_not_run(name, protocol, tmp_path, monkeypatch):
@@ -440,7 +452,7 @@ def test_little_memory_is_an_error_of_ours(monkeypatch):
 
 def test_names_in_messages_are_short_and_on_one_line(tmp_path):
     path = tmp_path / "two\nlines.pkl"
-    path.write_bytes(b"\x8c\x06os\x1b[2J\x8c\x03a\nb\x93.")
+    path.write_bytes(b"\x80\x04\x8c\x06os\x1b[2J\x8c\x03a\nb\x93.")
     with pytest.raises(
         unpickle.UnsafePickleError, match=r"two\\nlines\.pkl: refused to load os\\x1b\[2J\.a\\nb:"
     ):
