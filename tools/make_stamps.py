@@ -6,7 +6,7 @@
 
     keras-sslhsic pretrain --data stamps-set/unlabelled --image-size 96 --epochs 40 --workdir runs/stamps
     for encoder in encoder initial_encoder; do
-      keras-sslhsic evaluate segmentation --encoder runs/stamps/$encoder.keras --data stamps-set --crop-size 96 --steps 500 \\
+      keras-sslhsic evaluate segmentation --encoder runs/stamps/$encoder.keras --data stamps-set --crop-size 96 --steps 1500 \\
         --learning-rate 0.03 --head-width 0.25 --seeds 3 --work-dir runs/stamps/masks --out runs/stamps/results.jsonl
     done
 
