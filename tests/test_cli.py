@@ -238,6 +238,15 @@ def press_within_other_code():
         raise SystemError("bad argument to internal function") from None
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as a terminal has it: programs that a shell starts in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("press", [press_while_collecting, press_within_other_code])
 def test_ctrl_c_stops_where_what_it_raises_is_dropped(press, monkeypatch, capsys):
     monkeypatch.setattr(cli.models, "_models", lambda options: press())
