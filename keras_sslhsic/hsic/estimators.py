@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_sslhsic import checks
 from keras_sslhsic.hsic import replicas
 from keras_sslhsic.hsic.checks import check_labels, check_samples, check_views, floats
 from keras_sslhsic.hsic.exact import exact_sums, exact_zy, exact_zz, song
@@ -39,7 +40,7 @@ def hsic(k: tf.Tensor, l: tf.Tensor, *, unbiased: bool = False, ddof: int = 1) -
         Scalar of the dtype of k.
 
     Raises:
-        ValueError: if the shapes differ, or n is below 2, or below 4 for the unbiased estimator.
+        ValueError: if the shapes differ, n is below 2, or below 4 for the unbiased estimator, or ddof is neither 0 nor 1.
     """
     k, l = floats(k, 2), floats(l, 2)  # noqa: E741
     if k.dtype != l.dtype:
@@ -47,6 +48,7 @@ def hsic(k: tf.Tensor, l: tf.Tensor, *, unbiased: bool = False, ddof: int = 1) -
     if k.shape.rank != 2 or k.shape != l.shape or k.shape[0] != k.shape[1]:
         raise ValueError(f"Expected two matrices [n, n] of one shape, found {k.shape} and {l.shape}.")
     check_samples(k.shape[0], unbiased)
+    checks.integer("ddof", ddof, 0, most=1)
     n = tf.cast(tf.shape(k)[0], k.dtype)
     if not unbiased:
         return tf.reduce_sum(_double_centre(k) * _double_centre(l)) / (n - ddof) ** 2
@@ -120,7 +122,7 @@ def hsic_zz(
         Scalar of the dtype of z.
 
     Raises:
-        ValueError: if n is below 2, or below 4 for the unbiased estimator.
+        ValueError: if n is below 2, or below 4 for the unbiased estimator, or ddof is neither 0 nor 1.
     """
     z = floats(z, 2, 3)
     flat = tf.reshape(z, [-1, z.shape[-1]])
@@ -149,7 +151,7 @@ def ssl_hsic(
         The loss, hsic_zy and hsic_zz, scalars of the dtype of z.
 
     Raises:
-        ValueError: as in `hsic_zy` and `hsic_zz`, or if gamma is negative.
+        ValueError: as in `hsic_zy` and `hsic_zz`, or if gamma is negative or not finite.
     """
     z = floats(z, 2, 3)
     if labels is None:
@@ -224,7 +226,7 @@ def hsic_zz_features(r: tf.Tensor, r2: tf.Tensor, *, ddof: int = 1) -> tf.Tensor
         Scalar of the dtype of r.
 
     Raises:
-        ValueError: if the leading dimensions differ.
+        ValueError: if the leading dimensions differ, or ddof is neither 0 nor 1.
     """
     r, r2 = floats(r, 2, 3), floats(r2, 2, 3)
     if r.shape[:-1] != r2.shape[:-1]:
@@ -235,8 +237,7 @@ def hsic_zz_features(r: tf.Tensor, r2: tf.Tensor, *, ddof: int = 1) -> tf.Tensor
 
 def objective(zy: tf.Tensor, zz: tf.Tensor, gamma: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns -zy + gamma sqrt(zz), zy and zz; the square root has gradient 0 where zz <= 0."""
-    if gamma < 0:
-        raise ValueError(f"gamma must be at least 0, found {gamma}.")
+    checks.number("gamma", gamma)
     positive = zz > 0
     root = tf.where(positive, tf.sqrt(tf.where(positive, zz, tf.ones_like(zz))), tf.zeros_like(zz))
     return gamma * root - zy, zy, zz

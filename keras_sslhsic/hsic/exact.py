@@ -89,6 +89,7 @@ def exact_zy(sums: ExactSums, unbiased: bool, dataset_size: int | None, constant
 def exact_zz(sums: ExactSums, unbiased: bool, ddof: int) -> tf.Tensor:
     """`hsic_zz` from the sums."""
     check_samples(sums.rows.shape[0], unbiased)
+    checks.integer("ddof", ddof, 0, most=1)
     n = sums.n
     diagonal = sums.diagonal if unbiased else tf.zeros_like(sums.diagonal)
     rows = sums.rows - diagonal

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from keras_sslhsic import checks
 from keras_sslhsic.hsic import replicas
 from keras_sslhsic.hsic.groups import finite_population
 
@@ -76,6 +77,7 @@ def moments_zy(moments: Moments, unbiased: bool, dataset_size: int | None, const
 
 def moments_zz(moments: Moments, ddof: int) -> tf.Tensor:
     """`hsic_zz_features` from the moments of the features."""
+    checks.integer("ddof", ddof, 0, most=1)
     return tf.reduce_sum(tf.square(moments.cross)) / (moments.images * moments.views - ddof) ** 2
 
 
