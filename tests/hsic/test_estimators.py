@@ -375,7 +375,10 @@ def test_scale_is_held_constant():
         (lambda: hsic_zy(unit(4, 2, 3), block_rows=0), "block_rows must be None or at least 1, found 0"),
         (lambda: hsic(tf.eye(4), tf.eye(4), ddof=2), "ddof must be at most 1, found 2"),
         (lambda: hsic_zz(unit(4, 2, 3), ddof=-1), "ddof must be at least 0, found -1"),
-        (lambda: hsic_zz_features(unit(4, 2, 3), unit(4, 2, 3), ddof=0.5), "ddof must be an integer, found 0.5"),
+        (
+            lambda: hsic_zz_features(unit(4, 2, 3), unit(4, 2, 3), ddof=0.5),
+            "ddof must be an integer, found 0.5",
+        ),
         (lambda: ssl_hsic(unit(4, 2, 3), gamma=float("nan")), "gamma must be a finite number, found nan"),
         (
             lambda: hsic_zy(unit(4, 2, 3), unbiased=True, dataset_size=0),
