@@ -230,8 +230,8 @@ _EXPANDED: dict[Any, tuple[tf.Tensor, tf.Tensor]] = {}
 def _expansions(model) -> list[tuple]:
     """The normalisation after a 1x1 convolution to more channels knows its sums from products of the smaller map.
 
-    What it computes backwards is taken through the convolution by hand too, so that neither the gradient of the larger map nor
-    that map is read for sums, and no gradient with respect to it is written.
+    What it computes backwards is taken through the convolution by hand too: the larger map is not read for sums, and no
+    gradient with respect to it is written.
     """
     layers = [
         layer for network in (model.encoder, model.target_encoder) if network for layer in network.layers
@@ -243,7 +243,8 @@ def _expansions(model) -> list[tuple]:
 def _expands(layer: keras.layers.Conv2D) -> bool:
     _, height, width, channels = layer.input.shape
     large = height is None or width is None or height * width >= PIXELS
-    return layer.kernel_size == layer.strides == (1, 1) and layer.filters >= 2 * channels and large
+    alone = layer.kernel_size == layer.strides == (1, 1) and not layer.use_bias
+    return alone and layer.filters >= 2 * channels and large
 
 
 def remembering(layer: keras.layers.Conv2D) -> Callable:
