@@ -184,6 +184,7 @@ def normalize(views: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: floa
     axes = range(1, len(views.shape) - 1)
     number = float(np.prod(views.shape[1:-1]))
 
+    # Lists over the views, each of the shape of a moving statistic: XLA puts into one kernel what has one shape.
     def means(x, y):
         total = tf.reduce_sum(tf.complex(x, y), axes)
         return [[part(one) / number for one in tf.unstack(total)] for part in (tf.math.real, tf.math.imag)]
