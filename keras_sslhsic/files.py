@@ -100,6 +100,15 @@ def display(name: object) -> str:
     )
 
 
+def is_utf8(name: str | os.PathLike) -> bool:
+    """Whether a name is UTF-8, as TensorFlow and Parquet take text."""
+    try:
+        os.fspath(name).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _kind(mode: int) -> str:
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
     kinds |= dict.fromkeys((stat.S_IFCHR, stat.S_IFBLK), "a device")

@@ -141,6 +141,14 @@ def test_bad_input_is_said_in_one_line_and_nothing_is_written(
     assert os.listdir(tmp_path) == []
 
 
+def test_a_current_folder_that_was_deleted_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    for words in (["inspect", "."], ["evaluate", "knn", "--encoder", "r18_fashion", "--data", "bundled"]):
+        assert cli.main(words) == 2
+        assert "the current folder was deleted: change to one that exists." in capsys.readouterr().err
+
+
 LIGHT = """
 import contextlib, io, os, sys
 import keras_sslhsic_command

@@ -198,6 +198,13 @@ def test_unknown_names_in_a_config_say_the_nearest_ones(fields, message):
         build.build_model(ConfigDict(TINY | fields), 2, tf.distribute.get_strategy())
 
 
+def test_a_folder_whose_name_tensorflow_cannot_take_is_not_begun_in(run_of, tmp_path):
+    folder = tmp_path / os.fsdecode(b"run\xff")
+    with pytest.raises(ValueError, match=r"run\\udcff is not UTF-8, .*: give another --workdir"):
+        run_of(folder)
+    assert not folder.exists()
+
+
 def test_a_folder_with_other_files_is_not_begun_in(run_of, tmp_path):
     (tmp_path / "thesis\n.tex").touch()
     with pytest.raises(ValueError, match="holds no run"):

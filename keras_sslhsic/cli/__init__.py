@@ -92,6 +92,7 @@ def main(arguments: Sequence[str] | None = None, prepare: Callable[[], None] = l
 def _check(options: argparse.Namespace) -> None:
     """Raises ValueError for an empty value or a number that cannot be, and OSError for a file or folder that there is not, or
     where the output could not be written in the end."""
+    os.getcwd()  # raises where it was deleted
     for name, value in vars(options).items():
         if value == "":
             raise ValueError(f"the value of {name} is empty.")
@@ -134,7 +135,9 @@ def _check_images(options: argparse.Namespace) -> None:
 
 def _explain(error: Exception) -> str:
     """What an error says, as a sentence."""
-    if isinstance(error, FileNotFoundError) and error.filename:
+    if isinstance(error, FileNotFoundError) and error.errno:
+        if not error.filename:  # as of `os.getcwd`
+            return "the current folder was deleted: change to one that exists."
         return f"there is no file or folder {display(error.filename)}; give one that exists."
     if isinstance(error, OSError) and error.filename:
         return f"{display(error.filename)}: {error.strerror}."

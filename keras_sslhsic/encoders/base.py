@@ -239,7 +239,7 @@ def network_to_train(model: keras.Model, mean: Sequence[float], std: Sequence[fl
     ):  # files round them
         raise ValueError(
             f"{model.name} reads images normalised by (mean, std) {known}, and the views have {found}: give views of its "
-            "normalisation, " + advice.format(*known)
+            "normalisation, by the fields views.mean and views.std of a config, or " + advice.format(*known)
         )
     network = (
         model.get_layer(spec.network) if spec.network else keras.Model(model.inputs[0], model.outputs[0])

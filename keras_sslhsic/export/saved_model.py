@@ -51,7 +51,7 @@ def export_saved_model(
         max_pixels: images of more are refused by ``encoded``, by their headers, before they are decoded.
 
     Raises:
-        ValueError: if `model` does not read images, `path` is taken, or `max_pixels` is no positive integer.
+        ValueError: if `model` does not read images, `path` is taken or not UTF-8, or `max_pixels` is no positive integer.
         OSError: if it cannot be written.
         lock.InUseError: if another process is writing it.
 
@@ -63,6 +63,10 @@ def export_saved_model(
     checks.integer("max_pixels", max_pixels, 1)
     encoder = encoder_of(model)
     target = Path(path).resolve()  # of a link, the folder that it leads to
+    if not files.is_utf8(target):
+        raise ValueError(
+            f"{files.display(target)} is not UTF-8, as TensorFlow needs for a SavedModel: choose another path."
+        )
     with lock.held(target):
         files.remove_leftovers(target)
         if target.exists():

@@ -29,11 +29,14 @@ def draw(
         Frequencies [D, Q] from the kernel's spectral distribution and phases [D] uniform on [0, 2 pi), float32.
 
     Raises:
-        ValueError: if `num_features` is below 1, or odd with low_variance, or the kernel has no spectral distribution.
+        ValueError: if `num_features` is below 1, or odd with low_variance, or the seed has another shape, or the kernel has
+            no spectral distribution.
     """
     kernel = kernels.get(kernel)
     checks.integer("dim", dim, 1)
     checks.integer("num_features", num_features, 1)
+    if tf.convert_to_tensor(seed).shape.as_list() != [2]:
+        raise ValueError(f"Expected a seed int [2], found the shape {tf.convert_to_tensor(seed).shape}.")
     frequency_seed, phase_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
     if not low_variance:
         frequencies = kernel.frequencies(dim).sample(num_features, seed=frequency_seed)

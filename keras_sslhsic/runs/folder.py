@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from keras_sslhsic import pictures
 from keras_sslhsic.data import broken
-from keras_sslhsic.files import display, is_leftover, read_json, read_regular, write_text
+from keras_sslhsic.files import display, is_leftover, is_utf8, read_json, read_regular, write_text
 from keras_sslhsic.runs import config as configs
 from keras_sslhsic.training.checkpoint import Checkpoint
 
@@ -47,6 +47,10 @@ def own_folder(workdir: Path, machines: tf.distribute.Strategy) -> Path:
 def check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
     """Raises ValueError unless the folder is free for a run to begin, or holds the one to resume, be it for longer."""
     name = display(workdir)
+    if not is_utf8(workdir):
+        raise ValueError(
+            f"{name} is not UTF-8, as TensorFlow needs for its checkpoints: give another --workdir."
+        )
     for folder in (workdir, workdir / CHECKPOINTS, workdir / LOGS):
         if os.path.lexists(folder) and not folder.is_dir():
             raise ValueError(f"{display(folder)} is no folder: remove it, or give another --workdir.")

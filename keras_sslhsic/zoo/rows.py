@@ -13,7 +13,7 @@ import numpy as np
 from keras_sslhsic import files
 from keras_sslhsic.data import npy
 from keras_sslhsic.encoders import identity
-from keras_sslhsic.files import display
+from keras_sslhsic.files import display, is_utf8
 
 ENDINGS = (".npz", ".parquet")
 _SHARD = re.compile(r"features-(\d{5,})-of-(\d{5,})\.parquet")
@@ -133,12 +133,10 @@ def write(path: Path, rows: dict[str, Row], origin: Origin, width: int) -> None:
 def check_names(names: Iterable[str]) -> None:
     """Raises ValueError for a name that .parquet cannot hold."""
     for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
+        if not is_utf8(name):
             raise ValueError(
                 f"The file name {os.fsencode(name)!r} is not UTF-8, as .parquet needs: write NAME.npz."
-            ) from None
+            )
 
 
 def _columns(rows: dict[str, Row], width: int) -> tuple[list[str], np.ndarray, np.ndarray]:

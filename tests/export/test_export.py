@@ -1,4 +1,5 @@
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -282,6 +283,12 @@ def test_other_things_are_not_replaced(encoder, tmp_path):
     tf.saved_model.save(tf.Module(), str(tmp_path / "foreign"))
     with pytest.raises(ValueError, match="holds a SavedModel of something else"):
         export_saved_model(encoder, tmp_path / "foreign")
+
+
+def test_a_name_that_tensorflow_cannot_take_is_refused_before_work(encoder, tmp_path):
+    with pytest.raises(ValueError, match=r"udcff is not UTF-8"):
+        export_saved_model(encoder, tmp_path / os.fsdecode(b"a\xff"))
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("file", ["notes.txt", "assets/words.txt", "assets.extra/tf_serving_warmup_requests"])

@@ -73,6 +73,8 @@ def test_errors(z):
         features.draw(Gaussian(), 5, 0, seed=[1, 2])
     with pytest.raises(ValueError, match="even with low_variance, found 7"):
         features.draw(Gaussian(), 5, 7, seed=[1, 2], low_variance=True)
+    with pytest.raises(ValueError, match=r"seed int \[2\], found the shape \(3,\)"):
+        features.draw(Gaussian(), 5, 8, seed=[1, 2, 3])
     w, b = features.draw(Gaussian(), 4, 8, seed=[1, 2])
     with pytest.raises(ValueError, match=r"\(12, 5\), \(8, 4\) and \(8,\)"):
         features.random_fourier_features(z, w, b)
