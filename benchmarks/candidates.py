@@ -7,6 +7,7 @@ and variables keep their shapes. One replica, one model without classifier or we
 import contextlib
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -295,7 +296,7 @@ def expand(views: tf.Tensor, kernel: tf.Tensor, gamma: tf.Tensor, beta: tf.Tenso
         y = tf.reshape(y, [count, *sides, -1])
         w = tf.cast(kernel, tf.float32)
         average, gram_w = mean_of(x), product(x, x) @ w
-        mean = average @ w
+        mean = tf.reduce_sum(w * average[:, :, None], 1)
         variance = tf.maximum(tf.reduce_sum(w * gram_w, 1) - mean * mean, 0.0)
         inverse = tf.math.rsqrt(variance + epsilon)
         scale = gamma * inverse
@@ -309,7 +310,7 @@ def expand(views: tf.Tensor, kernel: tf.Tensor, gamma: tf.Tensor, beta: tf.Tenso
             constant = -(scale * shift + turn * mean)
             through = tf.cast(scale[:, None] * w, g.dtype)
             own = tf.cast(tf.matmul(turn[:, None] * w, w[None], transpose_b=True), g.dtype)
-            same = tf.cast(tf.matmul(constant, w, transpose_b=True), g.dtype)
+            same = tf.cast(tf.reduce_sum(constant[:, None] * w, 2), g.dtype)
             to_views = tf.matmul(g, through, transpose_b=True) + tf.matmul(x, own) + same[:, None]
             to_w = cross * scale[:, None] + gram_w * turn[:, None] + average[:, :, None] * constant[:, None]
             to_w, to_gamma, to_beta = (number * tf.reduce_sum(m, 0) for m in (to_w, slope, shift))
@@ -401,6 +402,68 @@ def update_with_grouped_norms(optimizer: lars.LARS, gradients: Sequence, variabl
         variable.assign(tf.reshape(values[i] - rate * new_momentum, variable.shape))
 
 
+def _philox(model) -> list[tuple]:
+    """Random bits as operations on each word, which XLA fuses; it splits its own generator's into several kernels a draw.
+
+    With the seeds that are split from others, that is all of a step's kernels that do next to nothing.
+    """
+
+    def split(seed, num=2, alg="philox"):
+        return bits([num, 2], seed, dtype=seed.dtype)
+
+    def fold_in(seed, data, alg="philox"):
+        return tf.stack([bits([], seed, dtype=seed.dtype), tf.cast(data, seed.dtype)])
+
+    changed = {"stateless_uniform": bits, "split": split, "fold_in": fold_in}
+    return [(tf.random, name, function) for name, function in changed.items()]
+
+
+def bits(shape, seed, minval=None, maxval=None, dtype=tf.int32, alg="philox") -> tf.Tensor:
+    """`tf.random.stateless_uniform` of integers without bounds: Philox4x32-10 (Salmon et al. 2011).
+
+    The seed is a counter under a key of TensorFlow's own, which gives key and counter of the draw; a count of every four
+    numbers is added.
+
+    Args:
+        shape: static.
+        seed: int32 or int64 [2].
+        minval: None.
+        maxval: None.
+        dtype: int32 or uint32.
+        alg: that of the draws, "philox".
+
+    Returns:
+        Every integer alike.
+    """
+    words = tf.reshape(tf.bitcast(tf.cast(seed, tf.int64), tf.uint32), [4])
+    mixed = rounds((0x3EC8F720, 0x02461E29), tf.unstack(words))
+    number = math.prod(shape)
+    count = tf.cast(tf.range(-(-number // 4)), tf.uint32)
+    drawn = tf.stack(rounds(mixed[:2], [count, tf.constant(0, tf.uint32), *mixed[2:]]), axis=1)
+    return tf.bitcast(tf.reshape(tf.reshape(drawn, [-1])[:number], shape), dtype)
+
+
+def rounds(key: Sequence, counter: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Ten rounds of Philox4x32 on four words uint32, under a key of two."""
+
+    def upper(word, factor):
+        """The upper half of a product of 64 bits."""
+        half = tf.bitwise.right_shift(tf.cast(word, tf.uint64) * factor, tf.constant(32, tf.uint64))
+        return tf.cast(half, tf.uint32)
+
+    a, b, c, d = counter
+    first, second = (tf.convert_to_tensor(part, tf.uint32) for part in key)
+    for _ in range(10):
+        a, c, b, d = (
+            upper(c, 0xCD9E8D57) ^ b ^ first,
+            upper(a, 0xD2511F53) ^ d ^ second,
+            c * 0xCD9E8D57,
+            a * 0xD2511F53,
+        )
+        first, second = first + 0x9E3779B9, second + 0xBB67AE85
+    return [a, b, c, d]
+
+
 def _all(model) -> list[tuple]:
     return [change for name in OPTIONS if name != "all" for change in OPTIONS[name](model)]
 
@@ -413,5 +476,6 @@ OPTIONS: dict[str, Callable] = {
     "relu_by_output": _relu_by_output,
     "one_pass": _one_pass,
     "grouped_norms": _grouped_norms,
+    "philox": _philox,
     "all": _all,
 }

@@ -116,6 +116,20 @@ def test_norms_of_one_size_are_one_reduction():
     assert sum(operation.type == "Sum" for operation in function.graph.get_operations()) == 2
 
 
+@pytest.mark.parametrize("shape", [(), (5,), (3, 7), (1000,)])
+@pytest.mark.parametrize("seed", [(1, 2), (-5, 7), (2**31 - 1, -(2**31))])
+def test_bits_are_those_of_tensorflow(seed, shape):
+    seed, full = tf.constant(seed), {"minval": None, "maxval": None, "alg": "philox"}
+    for dtype in (tf.int32, tf.uint32):
+        expected = tf.random.stateless_uniform(shape, seed, dtype=dtype, **full)
+        np.testing.assert_array_equal(candidates.bits(shape, seed, dtype=dtype), expected)
+    with candidates.use("philox", None):
+        found = [tf.random.split(seed, 3), tf.random.fold_in(seed, 4)]
+    expected = [tf.random.split(seed, 3, alg="philox"), tf.random.fold_in(seed, 4, alg="philox")]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.fixture(scope="module")
 def model():
     """A little of ResNet-50, with few ReLUs: gradients jump where rounding turns one on or off."""
