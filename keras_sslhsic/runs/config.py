@@ -52,9 +52,8 @@ def read(path: str | Path) -> ConfigDict:
     try:
         spec.loader.exec_module(module)
         config = module.get_config() if hasattr(module, "get_config") else None
-        if isinstance(
-            config, (dict, ConfigDict)
-        ):  # a frozen one too; a value that is required and missing raises
+        # A frozen one can be changed then; a value that is required and missing raises.
+        if isinstance(config, (dict, ConfigDict)):
             config = ConfigDict(config).copy_and_resolve_references()
     except Exception as error:
         raise ValueError(
