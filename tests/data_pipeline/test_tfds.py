@@ -213,7 +213,9 @@ def test_bad_input_is_named(load):
         load(seed=-1)
     with pytest.raises(ValueError, match="image_size must be None or at least 1, found 0"):
         load(image_size=0)
-    message = f"{Path.cwd()}/no/such folder is no folder, and TensorFlow Datasets has no data set no/such folder"
+    message = (
+        f"{Path.cwd()}/no/such folder is no folder, and TensorFlow Datasets has no data set no/such folder"
+    )
     with pytest.raises(FileNotFoundError, match=message):
         from_tfds("no/such folder", batch_size=8)
     with pytest.raises(ValueError, match="cache must be"):
