@@ -3,14 +3,20 @@
 import os as _os
 
 # Everything here is written for TensorFlow; Keras reads this once, when it is first imported.
-_os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+_backend = _os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+if _backend == "tensorflow":  # of another one that is not installed, Keras cannot be imported
+    import keras as _keras
 
-import keras as _keras
-
-if _keras.backend.backend() != "tensorflow":
+    _backend = _keras.backend.backend()
+if _backend != "tensorflow":
     raise ImportError(
-        f"keras_sslhsic needs the TensorFlow backend of Keras, and Keras runs on {_keras.backend.backend()!r}: set the "
-        "environment variable KERAS_BACKEND=tensorflow before Keras is imported."
+        f"keras_sslhsic needs the TensorFlow backend of Keras, and Keras runs on {_backend!r}: set the environment variable "
+        "KERAS_BACKEND=tensorflow before Keras is imported."
+    )
+if _keras.config.image_data_format() != "channels_last":
+    raise ImportError(
+        "keras_sslhsic needs images with their channels last, and Keras is set to channels_first: set image_data_format to "
+        "channels_last in ~/.keras/keras.json, or by keras.config.set_image_data_format."
     )
 
 from keras_sslhsic import compat as _compat

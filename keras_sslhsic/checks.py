@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 
-def integer(name: str, value: Any, least: int, optional: bool = False, most: int | None = None) -> None:
-    """Raises ValueError unless `value` is an integer from `least` to `most`, or None where it is `optional`."""
+def integer(name: str, value: Any, least: int, optional: bool = False, most: int = 2**31 - 1) -> None:
+    """Raises ValueError unless `value` is an integer from `least` to `most`, or None where it is `optional`.
+
+    The default of `most` is the largest int32, as TensorFlow counts.
+    """
     if optional and value is None:
         return
     none = "None or " if optional else ""
@@ -17,7 +20,7 @@ def integer(name: str, value: Any, least: int, optional: bool = False, most: int
         raise ValueError(f"{name} must be {none}an integer, found {value!r}.")
     if value < least:
         raise ValueError(f"{name} must be {none}at least {least}, found {value}.")
-    if most is not None and int(value) > most:
+    if int(value) > most:
         raise ValueError(f"{name} must be {none}at most {most:,}, found {value:,}.")
 
 

@@ -294,6 +294,20 @@ def test_a_warning_of_the_program_is_its_sentence():
     assert done.stderr.endswith("\nWarning: It is so.\n")
 
 
+def test_what_is_printed_finds_a_stream_that_takes_it():
+    """Where streams are closed, and none of their numbers is left to a file; and where an encoding has not every letter."""
+    code = (
+        "import keras_sslhsic_command, os, sys; sys.argv = ['', '--version']\n"
+        "try: keras_sslhsic_command.main()\n"
+        "except SystemExit: print('\\xe9', file=sys.stderr); print('\\xe9', os.open('.', os.O_RDONLY) > 2)"
+    )
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -c "$1" <&- 2>&-', sys.executable, code],
+        capture_output=True, text=True, check=True, env=_environment() | {"PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == r"\xe9 True"
+
+
 def test_an_error_within_a_pipeline_that_keras_reads_is_its_sentence(monkeypatch, capsys):
     def fails(number):
         raise ValueError(f"The number {number} is odd.")

@@ -80,6 +80,21 @@ def test_a_config_may_hold_dataclasses_and_methods_as_a_module_may(tmp_path):
     assert "my_method" not in sys.modules
 
 
+def test_a_frozen_config_can_be_changed_and_a_missing_value_is_told(tmp_path):
+    frozen, required = tmp_path / "frozen.py", tmp_path / "required.py"
+    head = "import ml_collections\ndef get_config():\n    return ml_collections."
+    frozen.write_text(head + "FrozenConfigDict({'epochs': 3, 'data': {'source': 'bundled'}})\n")
+    assert config.load(frozen, ["epochs=4", "data.holdout=0.1"]).to_dict() == {
+        "epochs": 4,
+        "data": {"source": "bundled", "holdout": 0.1},
+    }
+    required.write_text(
+        head + "ConfigDict({'epochs': ml_collections.config_dict.required_placeholder(int)})\n"
+    )
+    with pytest.raises(ValueError, match=r"required\.py cannot be run: RequiredValueError"):
+        config.load(required)
+
+
 def test_names_are_shown_escaped(tmp_path):
     path = tmp_path / "a\nb.py"
     path.write_text("raise KeyError")
@@ -202,6 +217,8 @@ def test_what_a_config_leaves_out_has_its_default():
         ({"epoch": 3}, "no field 'epoch'. The nearest ones: epochs"),
         ({"epochs": "3"}, "field epochs of the config must be an integer, found '3'"),
         ({"epochs": True}, "field epochs of the config must be an integer, found True"),
+        ({"view_sizes": 20}, "field view_sizes of the config must be a list of integers, found 20"),
+        ({"epochs": 2**31}, "epochs must be at most 2,147,483,647, found 2,147,483,648"),
         ({"epochs": 0}, "epochs must be at least 1, found 0"),
         ({"seed": -1}, "seed must be at least 0, found -1"),
         ({"precision": "float8"}, "precision must be 'float32' or 'mixed_bfloat16' or 'mixed_float16', found 'float8'"),

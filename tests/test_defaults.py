@@ -131,6 +131,16 @@ def test_a_fifth_of_the_classes_of_a_folder_is_measured_on(chosen):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("data", ["classes", "split"])
+def test_as_many_files_may_be_broken_where_it_is_measured_as_where_it_is_trained(data, chosen):
+    folder = Path(data, "train" if data == "split" else "")
+    (folder / "a" / "0.png").write_text("not a picture")
+    found = chosen("--data", data, "--image-size", "16", "--config.data.max_broken=0.5")
+    (group,) = evaluate.groups_of(found)
+    split = group.splits["train"]
+    assert sum(len(images) for images, _ in split.batches(4)) == len(split) - 1
+
+
 def test_a_run_that_goes_on_keeps_what_was_chosen(photos):
     said = []
     first = config.completed(defaults.suited(ConfigDict({"data": {"path": "flat"}}), say=said.append))

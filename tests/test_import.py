@@ -66,6 +66,29 @@ print(json.dumps([os.environ[name] for name in {SETTINGS}]))"""
     assert run(code, TF_ENABLE_ONEDNN_OPTS="0", TF_CPP_MIN_LOG_LEVEL="0") == ["0", "0"]
 
 
+@pytest.mark.parametrize(
+    "before, message",
+    [
+        (
+            'os.environ["KERAS_BACKEND"] = "none"',
+            "needs the TensorFlow backend of Keras, and Keras runs on 'none': set",
+        ),
+        (
+            'import keras; keras.config.set_image_data_format("channels_first")',
+            "channels last, and Keras is set to",
+        ),
+    ],
+)
+def test_settings_of_keras_that_nothing_here_is_written_for_are_told(before, message):
+    code = f"""
+{before}
+try:
+    import keras_sslhsic
+except ImportError as error:
+    print(json.dumps(str(error)))"""
+    assert message in run(code)
+
+
 def test_a_saved_model_is_loaded_by_keras_when_the_package_is_imported(tmp_path: Path):
     model = SSLHSIC(
         build_encoder("r18_1x", (8, 8, 1), width=0.03), 4, 4, views={"size": 8, "mean": (0.5,), "std": (0.2,)}

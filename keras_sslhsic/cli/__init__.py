@@ -24,9 +24,9 @@ from keras_sslhsic.version import __version__
 TRACEBACK = "KERAS_SSLHSIC_TRACEBACK"
 
 # Flags that are natural numbers, and the largest of each.
-_NUMBERS: dict[str, int | None] = {
+_NUMBERS = {
     "image_size": 2**14,
-    **dict.fromkeys(("epochs", "batch_size", "memory_mb", "count")),
+    **dict.fromkeys(("epochs", "batch_size", "memory_mb", "count"), 2**31 - 1),
 }
 
 # Flags of files and folders that are read -> what may be the name of something else.
@@ -96,7 +96,7 @@ def _check(options: argparse.Namespace) -> None:
     for name, value in vars(options).items():
         if value == "":
             raise ValueError(f"the value of {name} is empty.")
-    checks.integer("seed", getattr(options, "seed", None), 0, optional=True, most=2**31 - 1)
+    checks.integer("seed", getattr(options, "seed", None), 0, optional=True)
     for name, most in _NUMBERS.items():
         number = getattr(options, name, None)
         if number is not None and options.command != "evaluate":  # whose settings check themselves

@@ -187,7 +187,7 @@ def _own_data(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     # A folder with train and test is named by its evaluation.
     named = [given["data"] for given in config.evals.values() if given.get("data")]
     if named and config.data.source != "bundled":
-        return named[0], {"data_dir": config.data.get("data_dir")}
+        return named[0], evaluate.as_read(config)
     return evaluate.own_data(config)
 
 

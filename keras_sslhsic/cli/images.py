@@ -91,7 +91,8 @@ def _extract(options: argparse.Namespace) -> None:
         print(f"{extracted.gone} {are} no longer under {data}: their rows were left out.")
     if extracted.broken:
         named = f"{out}/*.broken.txt name" if options.runner else f"{out}.broken.txt names"
-        print(f"{counted(len(extracted.broken), 'image')} could not be read; {named} them.")
+        them = "it" if len(extracted.broken) == 1 else "them"
+        print(f"{counted(len(extracted.broken), 'image')} could not be read; {named} {them}.")
 
 
 def _index(options: argparse.Namespace) -> None:

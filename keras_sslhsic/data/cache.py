@@ -103,5 +103,5 @@ def make(kind: str | None, kinds: Sequence[str], directory: str | Path | None, l
             f"cache_dir is '{files.display(directory)}', but nothing is cached: say what with "
             f"cache={names.replace(', ', ' or ')}."
         )
-    checks.integer("cache_bytes", limit, 1)
+    checks.integer("cache_bytes", limit, 1, most=2**63 - 1)
     return None if kind is None else Cache(limit, directory)

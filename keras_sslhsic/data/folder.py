@@ -38,7 +38,8 @@ def list_images(path: str | Path) -> list[str]:
     """
     root = Path(path)
     if not root.exists():
-        raise FileNotFoundError(f"The folder {display(root)} does not exist.")
+        # As a whole: that of a run's config is relative to where the run was begun.
+        raise FileNotFoundError(f"The folder {display(root.absolute())} does not exist.")
     if not root.is_dir():
         raise NotADirectoryError(f"{display(root)} is a file: expected a folder of images.")
     found = list(walk(root))

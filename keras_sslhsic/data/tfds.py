@@ -168,7 +168,7 @@ def prepared_builder(name: str, data_dir: str | Path | None = None) -> Any:
             raise
         where = "" if data_dir is None else f", nor has {data_dir} one"
         raise FileNotFoundError(
-            f"{name} is no folder, and TensorFlow Datasets has no data set of that name{where}."
+            f"{display(Path(name).absolute())} is no folder, and TensorFlow Datasets has no data set {name}{where}."
         ) from None
     if not builder.is_prepared():
         option = "" if data_dir is None else f", data_dir={str(data_dir)!r}"

@@ -62,7 +62,7 @@ natural = partial(checks.integer, least=1)
 positive = partial(checks.number, above=True)
 portion = partial(checks.number, most=1.0)
 
-SEED = {"seed": Setting(partial(checks.integer, least=0, most=2**31 - 1), "of whatever is drawn", "0")}
+SEED = {"seed": Setting(partial(checks.integer, least=0), "of whatever is drawn", "0")}
 # Of the protocols that train nothing on images, which therefore have no batch of their own.
 ENCODING = {"batch_size": Setting(natural, "images that the encoder sees at once", "256")}
 

@@ -52,7 +52,9 @@ def read(path: str | Path) -> ConfigDict:
     try:
         spec.loader.exec_module(module)
         config = module.get_config() if hasattr(module, "get_config") else None
-        config = ConfigDict(config) if isinstance(config, dict) else config
+        # A frozen one can be changed then; a value that is required and missing raises.
+        if isinstance(config, (dict, ConfigDict)):
+            config = ConfigDict(config).copy_and_resolve_references()
     except Exception as error:
         raise ValueError(
             f"The config {display(path)} cannot be run: {type(error).__name__}: {display(error)}"

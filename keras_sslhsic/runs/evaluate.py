@@ -109,7 +109,7 @@ def _planned(label: str, settings: dict[str, Any], config: ConfigDict) -> Plan:
             "several encoders are measured, and one can be saved: `evaluate finetune --save-to` does it."
         )
     policy = views.get(config.views)
-    own = {"image_size": policy.size, "data_dir": config.data.get("data_dir")} if data else {}
+    own = {"image_size": policy.size, **as_read(config)} if data else {}
     own = {name: value for name, value in own.items() if name in protocol.needs.settings}
     own |= {name: settings.pop(name) for name in protocol.needs.settings if name in settings}
     where = checked(protocol.name, protocol.needs.settings, own)
@@ -151,6 +151,11 @@ def _own_images(config: ConfigDict, where: Mapping[str, Any], error_log: str | P
     return Group(name, FOR_FEATURES.load(name, **where, error_log=error_log))
 
 
+def as_read(config: ConfigDict) -> dict[str, Any]:
+    """Where images lie and how many may be broken, as the config of a run says it of its own, for evaluations to load any."""
+    return {name: config.data[name] for name in ("data_dir", "max_broken") if name in config.data}
+
+
 def own_data(config: ConfigDict) -> tuple[str, dict[str, Any]]:
     """The name of the images that a run trains on, as evaluations load them, and what they need to know beside it.
 
@@ -159,9 +164,9 @@ def own_data(config: ConfigDict) -> tuple[str, dict[str, Any]]:
     """
     data = config.data
     if data.source in ("bundled", "folder"):
-        return str(data.get("path", data.source)), {}
+        return str(data.get("path", data.source)), as_read(config)
     if data.source == "tfds":
-        return data.name, {"train_split": data.get("split", "train"), "data_dir": data.get("data_dir")}
+        return data.name, {"train_split": data.get("split", "train"), **as_read(config)}
     raise ValueError('no images are held back of those that the run trains on: name some as its "data".')
 
 

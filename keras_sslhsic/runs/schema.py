@@ -121,7 +121,7 @@ class Run:
     checkpoints: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        checks.integer("seed", self.seed, 0, most=2**31 - 1)
+        checks.integer("seed", self.seed, 0)
         checks.number("target_ema", self.target_ema, most=1.0)
         for name in ("epochs", "batch_size", "steps_per_execution", "chunks"):
             checks.integer(name, getattr(self, name), 1)
@@ -302,7 +302,8 @@ def _said(kind: Any) -> str:
         return " or ".join(dict.fromkeys(_said(a) for a in sorted(args, key=lambda a: a is not type(None))))
     if typing.get_origin(kind) in (tuple, list, Sequence):
         words = {int: "integers", float: "numbers"}.get((*args, None)[0])
-        several = f"{len(args)} {words}" if Ellipsis not in args else f"a list of {words}"
+        fixed = typing.get_origin(kind) is tuple and Ellipsis not in args
+        several = f"{len(args)} {words}" if fixed else f"a list of {words}"
         return several if words else "a list"
     if typing.get_origin(kind) in (dict, Mapping) or _is_part(Field(kind)):
         return "a mapping"

@@ -444,10 +444,11 @@ def test_images_of_several_sizes_need_image_size(folder):
         list(images.batches(epochs=1))
 
 
-def test_bad_input_is_named(folder, tmp_path):
+def test_bad_input_is_named(folder, tmp_path, monkeypatch):
     root = folder(8)
-    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
-        from_folder(tmp_path / "nowhere", batch_size=2)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/nowhere does not exist"):
+        from_folder("nowhere", batch_size=2)
     with pytest.raises(NotADirectoryError, match="expected a folder"):
         from_folder(root / "class 0" / "000.jpg", batch_size=2)
     (tmp_path / "empty").mkdir()

@@ -3,6 +3,7 @@
 import gc
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -212,9 +213,10 @@ def test_bad_input_is_named(load):
         load(seed=-1)
     with pytest.raises(ValueError, match="image_size must be None or at least 1, found 0"):
         load(image_size=0)
-    with pytest.raises(
-        FileNotFoundError, match="no folder, and TensorFlow Datasets has no data set of that name"
-    ):
+    message = (
+        f"{Path.cwd()}/no/such folder is no folder, and TensorFlow Datasets has no data set no/such folder"
+    )
+    with pytest.raises(FileNotFoundError, match=message):
         from_tfds("no/such folder", batch_size=8)
     with pytest.raises(ValueError, match="cache must be"):
         load(cache="encoded")

@@ -107,5 +107,5 @@ def test_the_command_runs_in_two_processes(model, images, tmp_path, capsys):
     assert cli.main(words) == 0
     said = capsys.readouterr().out
     assert f"20 rows in {out}, 20 of them computed now" in said
-    assert f"1 image could not be read; {out}/*.broken.txt name them." in said
+    assert f"1 image could not be read; {out}/*.broken.txt name it." in said
     same(features(out), features(extract(model, images, tmp_path / "local.npz").out))
