@@ -45,7 +45,8 @@ def check_images(images: Any, shape: Sequence[int | None]) -> None:
             f"Expected an array of images [B, H, W, C], found a {type(images).__name__}{advice}."
         )
     if not (dtype.is_floating or dtype.is_integer):
-        raise ValueError(f"Expected images of uint8, or of floats in [0, 255], found {dtype.name}.")
+        found_dtype = getattr(images.dtype, "name", images.dtype)  # TensorFlow takes objects for strings
+        raise ValueError(f"Expected images of uint8, or of floats in [0, 255], found {found_dtype}.")
     if not found.is_compatible_with([None, *shape]):
         shown = found if found.rank is None else found.as_list()
         sides = (name if side is None else str(side) for name, side in zip("HWC", shape, strict=True))
@@ -71,7 +72,7 @@ def _check_range(images: Any) -> None:
             advice = "divide those of 16 bits by 257"
         raise ValueError(f"{found}: {advice}.")
     if 0 < high <= 1:
-        if len(images) > 1:
+        if images.shape[0] > 1:
             raise ValueError(f"{found}: multiply by 255.")
         warnings.warn(f"{found}: multiply by 255, unless it is that dark.", stacklevel=4)
 

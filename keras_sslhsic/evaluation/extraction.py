@@ -227,7 +227,7 @@ def _extract(encoder: Any, data: Any, batch_size: int, verbose: bool) -> tuple[n
 
 def _batches(images: np.ndarray, batch_size: int) -> tf.data.Dataset:
     # A generator: slices of an array would copy it whole into a tensor, also one mapped from disk.
-    starts = range(0, len(images), batch_size)
+    starts = range(0, images.shape[0], batch_size)
     dataset = tf.data.Dataset.from_generator(
         lambda: (images[start : start + batch_size] for start in starts),
         output_signature=tf.TensorSpec((None, *images.shape[1:]), images.dtype),

@@ -13,6 +13,19 @@ def test_equals_the_encoder_on_all_images_at_once(make_encoder, pictures):
     np.testing.assert_allclose(features, encoder(images, training=False), rtol=1e-5, atol=1e-6)
 
 
+def test_a_variable_is_an_array_of_images(make_encoder, pictures):
+    encoder, images = make_encoder(), pictures[0][0].astype("float32")
+    for variable in (tf.Variable(images), keras.Variable(images)):
+        np.testing.assert_array_equal(extract_features(encoder, variable), extract_features(encoder, images))
+    with pytest.raises(ValueError, match="multiply by 255"):
+        extract_features(encoder, tf.Variable(images / 255))
+
+
+def test_an_array_of_objects_is_named_as_such(make_encoder, pictures):
+    with pytest.raises(ValueError, match="found object"):
+        extract_features(make_encoder(), pictures[0][0].astype(object))
+
+
 def test_every_tensor_of_the_encoder_stays_bit_identical(make_encoder, pictures):
     encoder = make_encoder()
     before = [value.copy() for value in encoder.get_weights()]
