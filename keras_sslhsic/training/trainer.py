@@ -26,7 +26,7 @@ from keras_sslhsic.training import (
     state,
     streams,
 )
-from keras_sslhsic.training.callbacks import StopOnFault, ViewSizes, WatchCollapse, WatchRate
+from keras_sslhsic.training.callbacks import StopOnFault, ViewSizes, WatchCollapse, WatchRate, WeightEMA
 from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.chunks import Encoded, of_batch
 from keras_sslhsic.training.encoding import EncodingModel, unit_range
@@ -582,6 +582,9 @@ class Trainer(EncodingModel):
         sizes = [size for callback in callbacks if isinstance(callback, ViewSizes) for size in callback.sizes]
         if sizes:
             inputs.check_growing(given, self.encoder.input_shape[1:], self.policy, sizes, epochs)
+        for callback in callbacks:
+            if isinstance(callback, WeightEMA):  # before a checkpoint, which may hold the average
+                callback.set_model(self)
         checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         with contextlib.ExitStack() as stack:
             for checkpoint in checkpoints:
