@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import compat
-from keras_sslhsic.data.images import unpack
+from keras_sslhsic.data.images import Images, unpack
 
 _NO_ARRAYS = (tf.RaggedTensor, tf.RaggedTensorSpec, tf.SparseTensor, tf.SparseTensorSpec)
 
@@ -39,7 +39,9 @@ def check_images(images: Any, shape: Sequence[int | None]) -> None:
         advice = ""
         if isinstance(images, list | tuple):
             advice = ": np.stack(images)"
-        elif isinstance(images, Iterable) and not isinstance(images, (str, Mapping, *_NO_ARRAYS)):
+        elif isinstance(images, Mapping | Images):
+            advice = ": give it to keras_sslhsic.evaluation.extract_features"
+        elif isinstance(images, Iterable) and not isinstance(images, (str, *_NO_ARRAYS)):
             advice = ": give a generator of its batches, NumPy arrays in [0, 255]"
         raise ValueError(
             f"Expected an array of images [B, H, W, C], found a {type(images).__name__}{advice}."
