@@ -34,6 +34,16 @@ def number(name: str, value: Any, least: float = 0.0, above: bool = False, most:
         raise ValueError(f"{name} must be at most {most:g}, found {value:g}.")
 
 
+def sides(name: str, value: Any) -> tuple[int, int]:
+    """(height, width) of a side of both, or of two; raises ValueError for anything else."""
+    two = list(value) if isinstance(value, tuple | list | np.ndarray) else [value, value]
+    if len(two) != 2:
+        raise ValueError(f"{name} must be an integer, or two, height and width, found {value!r}.")
+    for side in two:
+        integer(name, side, 1)
+    return int(two[0]), int(two[1])
+
+
 def flag(name: str, value: Any, optional: bool = False) -> None:
     """Raises ValueError unless `value` is True or False, or None where it is `optional`."""
     if not isinstance(value, (bool, np.bool_)) and not (optional and value is None):

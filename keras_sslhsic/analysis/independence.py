@@ -6,7 +6,7 @@ import numpy as np
 from scipy import stats
 
 from keras_sslhsic import checks
-from keras_sslhsic.analysis.matrices import matrix_of
+from keras_sslhsic.analysis.matrices import matrices_of
 
 
 class IndependenceTest(NamedTuple):
@@ -40,10 +40,8 @@ def hsic_test(
         ValueError: for other shapes, fewer rows, another method, or no permutation.
     """
     checks.integer("permutations", permutations, 1)
-    k, l = matrix_of(k), matrix_of(l)  # noqa: E741
+    k, l = matrices_of(k, l, 6)  # noqa: E741
     n = len(k)
-    if k.shape != l.shape or n < 6:
-        raise ValueError(f"Expected two matrices [n, n] of at least 6 rows, found {k.shape} and {l.shape}.")
     if method not in ("permutation", "gamma"):
         raise ValueError(f'Expected the method "permutation" or "gamma", found {method!r}.')
     centred = _centre(k)

@@ -47,6 +47,20 @@ def matrix_of(k: Any) -> np.ndarray:
     return k
 
 
+def matrices_of(k: Any, l: Any, least: int) -> tuple[np.ndarray, np.ndarray]:  # noqa: E741
+    """Two kernel matrices of the same rows as float64 [n, n].
+
+    Raises:
+        ValueError: as `matrix_of`, for two sizes, or fewer rows than `least`.
+    """
+    k, l = matrix_of(k), matrix_of(l)  # noqa: E741
+    if k.shape != l.shape or len(k) < least:
+        raise ValueError(
+            f"Expected two matrices [n, n] of at least {least} rows, found {k.shape} and {l.shape}."
+        )
+    return k, l
+
+
 def pair_of(x: Any, y: Any, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Features of two samples as float64 [n, F] and [m, F].
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_sslhsic.analysis.matrices import matrix_of
+from keras_sslhsic.analysis.matrices import matrices_of
 from keras_sslhsic.hsic.estimators import hsic
 
 
@@ -25,14 +25,26 @@ def cka(k: Any, l: Any, unbiased: bool = False) -> float:  # noqa: E741
         The alignment; 0 if a kernel is constant.
 
     Raises:
-        ValueError: as `hsic.hsic`.
+        ValueError: as `hsic.hsic`, and for matrices of two sizes.
     """
-    k, l = tf.constant(matrix_of(k)), tf.constant(matrix_of(l))  # noqa: E741
+    k, l = map(tf.constant, matrices_of(k, l, 2))  # noqa: E741
     kl, kk, ll = (float(hsic(a, b, unbiased=unbiased)) for a, b in ((k, l), (k, k), (l, l)))
     return kl / np.sqrt(kk * ll) if kk > 0 and ll > 0 else 0.0
 
 
 def kernel_target_alignment(k: Any, l: Any) -> float:  # noqa: E741
-    """The cosine between two kernel matrices (Cristianini et al. 2001): <K, L> / (|K| |L|), not centred."""
-    k, l = matrix_of(k), matrix_of(l)  # noqa: E741
-    return float(np.sum(k * l) / np.sqrt(np.sum(k * k) * np.sum(l * l)))
+    """The cosine between two kernel matrices (Cristianini et al. 2001): <K, L> / (|K| |L|), not centred.
+
+    Args:
+        k: kernel matrix [n, n].
+        l: kernel matrix [n, n] of the same rows.
+
+    Returns:
+        The cosine; 0 if a matrix is 0.
+
+    Raises:
+        ValueError: for other shapes, or what is not finite.
+    """
+    k, l = matrices_of(k, l, 1)  # noqa: E741
+    norms = float(np.linalg.norm(k) * np.linalg.norm(l))
+    return float(np.sum(k * l)) / norms if norms > 0 else 0.0

@@ -58,9 +58,9 @@ def prepare_folders(
     Raises:
         FileNotFoundError: no such folder, or no images in it.
         ValueError: the folders have different classes.
+        ImportError: without Apache Beam.
     """
-    import apache_beam as beam
-
+    beam = _beam()
     images = {split: list_images(folder) for split, folder in folders.items()}
     labels = {split: class_labels(folder, images[split]) for split, folder in folders.items()}
     classes = {split: found and found[1] for split, found in labels.items()}
@@ -101,6 +101,16 @@ def prepare_folders(
     return builder
 
 
+def _beam() -> Any:
+    try:
+        import apache_beam
+    except ImportError as error:
+        raise ImportError(
+            "Preparing a data set needs Apache Beam: pip install 'keras_sslhsic[beam]'."
+        ) from error
+    return apache_beam
+
+
 def main() -> None:
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
@@ -110,9 +120,9 @@ def main() -> None:
     parser.add_argument("--num_shards", type=int, help="files in a split")
     parser.add_argument("--beam_options", default="runner=DirectRunner", help="key=value,key=value,...")
     args = parser.parse_args()
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    options = PipelineOptions([f"--{option}" for option in args.beam_options.split(",")])
+    options = _beam().options.pipeline_options.PipelineOptions(
+        [f"--{option}" for option in args.beam_options.split(",")]
+    )
     folders = dict(split.split("=", 1) for split in args.split)
     print(prepare_folders(args.name, folders, args.data_dir, args.num_shards, None, options).info)
 

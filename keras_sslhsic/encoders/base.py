@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import keras
 import numpy as np
 
-from keras_sslhsic import compat, files
+from keras_sslhsic import checks, compat, files
 from keras_sslhsic.encoders import unlabelled
 from keras_sslhsic.encoders.checks import check_given, check_images, check_network
 from keras_sslhsic.encoders.dilation import StageMaps, dense_copy
@@ -281,8 +281,8 @@ def with_preprocessing(
         `size`, H and W are free.
 
     Raises:
-        ValueError: if `encoder` is no network from images to features, or normalises them already, or `mean` and `std`
-            do not fit its channels.
+        ValueError: if `encoder` is no network from images to features, or normalises them already, `mean` and `std` do not
+            fit its channels, or `size` is none.
 
     Example:
         >>> model = with_preprocessing(network, mean=0.286, std=0.353)
@@ -298,10 +298,10 @@ def with_preprocessing(
     means, stds = per_channel(mean, channels, "mean"), per_channel(std, channels, "std")
     if not all(value > 0 for value in stds):
         raise ValueError(f"std must be positive, found {list(stds)}.")
-    resize = None if size is None else (size, size) if isinstance(size, int) else (size[0], size[1])
+    resize = None if size is None else checks.sides("size", size)
     spec = EncoderSpec(
         height, width, channels, encoder.output_shape[-1], resize, antialias, means, stds, encoder.name,
-        find_stages(encoder), trained_at,
+        find_stages(encoder), None if trained_at is None else int(trained_at),
     )  # fmt: skip
     images = keras.Input(spec.shape, dtype="float32", name="image")
     features = encoder(preprocess(images, spec))

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import compat
-from keras_sslhsic.data.images import unpack
+from keras_sslhsic.data.images import Images, unpack
 
 _NO_ARRAYS = (tf.RaggedTensor, tf.RaggedTensorSpec, tf.SparseTensor, tf.SparseTensorSpec)
 
@@ -39,13 +39,16 @@ def check_images(images: Any, shape: Sequence[int | None]) -> None:
         advice = ""
         if isinstance(images, list | tuple):
             advice = ": np.stack(images)"
-        elif isinstance(images, Iterable) and not isinstance(images, (str, Mapping, *_NO_ARRAYS)):
+        elif isinstance(images, Mapping | Images):
+            advice = ": give it to keras_sslhsic.evaluation.extract_features"
+        elif isinstance(images, Iterable) and not isinstance(images, (str, *_NO_ARRAYS)):
             advice = ": give a generator of its batches, NumPy arrays in [0, 255]"
         raise ValueError(
             f"Expected an array of images [B, H, W, C], found a {type(images).__name__}{advice}."
         )
     if not (dtype.is_floating or dtype.is_integer):
-        raise ValueError(f"Expected images of uint8, or of floats in [0, 255], found {dtype.name}.")
+        found_dtype = getattr(images.dtype, "name", images.dtype)  # TensorFlow takes objects for strings
+        raise ValueError(f"Expected images of uint8, or of floats in [0, 255], found {found_dtype}.")
     if not found.is_compatible_with([None, *shape]):
         shown = found if found.rank is None else found.as_list()
         sides = (name if side is None else str(side) for name, side in zip("HWC", shape, strict=True))
@@ -71,7 +74,7 @@ def _check_range(images: Any) -> None:
             advice = "divide those of 16 bits by 257"
         raise ValueError(f"{found}: {advice}.")
     if 0 < high <= 1:
-        if len(images) > 1:
+        if images.shape[0] > 1:
             raise ValueError(f"{found}: multiply by 255.")
         warnings.warn(f"{found}: multiply by 255, unless it is that dark.", stacklevel=4)
 

@@ -36,7 +36,8 @@ def spec_of(model: Any) -> EncoderSpec:
     """
     images, features = shapes = compat.shapes_of(model)
     if [len(shape) if isinstance(shape, tuple) else 0 for shape in shapes] != [4, 2]:
-        raise ValueError(f"Expected an encoder from images [B, H, W, C] to features [B, F], found {shapes}.")
+        found = shapes if isinstance(model, keras.Model) else f"{model!r:.80}"
+        raise ValueError(f"Expected an encoder from images [B, H, W, C] to features [B, F], found {found}.")
     height, width, channels = images[1:]
     spec = EncoderSpec(height, width, channels, features[-1])
     refuse_bare(model)

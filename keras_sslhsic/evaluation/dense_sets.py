@@ -116,8 +116,7 @@ def load_depths(
     """
     checks.number("depth_scale", depth_scale, above=True)
     if short_side is None:
-        side = crop_size if isinstance(crop_size, int) else min(crop_size)
-        short_side = round(side * 240 / 228)
+        short_side = round(min(checks.sides("crop_size", crop_size)) * 240 / 228)
     shape = _shape(crop_size, short_side, channels)
     if source == NYU:
         if channels != 3:
@@ -179,19 +178,8 @@ def _stored(file: str | Path) -> np.ndarray:
 
 
 def _shape(crop_size: Size, short_side: int | None, channels: int) -> tuple[int, int, int]:
-    check_size("crop_size", crop_size)
     checks.integer("short_side", short_side, 1, optional=True)
-    height, width = (crop_size, crop_size) if isinstance(crop_size, int) else crop_size
-    return height, width, channels
-
-
-def check_size(name: str, value: Any) -> None:
-    """Raises ValueError unless `value` is a side, or (height, width)."""
-    several = isinstance(value, tuple | list)
-    if several and len(value) != 2:
-        raise ValueError(f"{name} must be an integer, or two, height and width, found {value!r}.")
-    for side in value if several else (value,):
-        checks.integer(name, side, 1)
+    return *checks.sides("crop_size", crop_size), channels
 
 
 def _split(
@@ -381,7 +369,9 @@ def _nyu_of_tfds(data_dir: str | Path | None) -> Mapping[str, Parts]:
 
 _SETTINGS = {
     "data_dir": Setting(text, "where the files of voc2012 and nyu_depth_v2 lie", parse=str),
-    "crop_size": Setting(check_size, "height and width of crops, as 513 or 228,304", "513; 228,304 of depth"),
+    "crop_size": Setting(
+        checks.sides, "height and width of crops, as 513 or 228,304", "513; 228,304 of depth"
+    ),
     "short_side": Setting(
         natural,
         "what the short side of images is resized to first",

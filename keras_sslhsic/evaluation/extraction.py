@@ -1,5 +1,6 @@
 """Features of many images, from any encoder: computed once, on all devices, kept on disk if wanted."""
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable
@@ -47,7 +48,7 @@ def extract_features(
         batch_size: images a step, for arrays.
         verbose: whether to show a progress bar.
         cache_dir: folder that keeps the result, in a file named by `encoder_hash` and by the data. A second call reads
-            it.
+            it, unless it is damaged.
         data_version: name of the data in the cache's key, such as "imagenet2012:5.1.0/train/center_crop".
             Required to cache a dataset; an array is known by its bytes.
 
@@ -70,7 +71,8 @@ def extract_features(
         return _extract(encoder, data, batch_size, verbose)[0]
     file = Path(cache_dir) / f"{encoder_hash(encoder)}-{_data_hash(data, data_version)}.npy"
     if file.exists():
-        return np.load(file)
+        with contextlib.suppress(ValueError, EOFError):  # a damaged one is written again
+            return np.load(file)
     features = _extract(encoder, data, batch_size, verbose)[0]
     with files.written_whole(file, ".npy") as temporary:
         np.save(temporary, features)
@@ -227,7 +229,7 @@ def _extract(encoder: Any, data: Any, batch_size: int, verbose: bool) -> tuple[n
 
 def _batches(images: np.ndarray, batch_size: int) -> tf.data.Dataset:
     # A generator: slices of an array would copy it whole into a tensor, also one mapped from disk.
-    starts = range(0, len(images), batch_size)
+    starts = range(0, images.shape[0], batch_size)
     dataset = tf.data.Dataset.from_generator(
         lambda: (images[start : start + batch_size] for start in starts),
         output_signature=tf.TensorSpec((None, *images.shape[1:]), images.dtype),

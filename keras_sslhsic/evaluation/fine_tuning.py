@@ -189,6 +189,10 @@ def finetune(
         files.check_writable(Path(save_to))
     recipe = recipes(**SEMI_SUPERVISED) if recipe is None else recipe
     candidates = [recipe] if isinstance(recipe, FinetuneRecipe) else list(recipe)
+    if not candidates or not all(isinstance(one, FinetuneRecipe) for one in candidates):
+        raise ValueError(
+            f"recipe must be a FinetuneRecipe, or several, found {recipe!r:.200}: make one with FinetuneRecipe(steps=...)."
+        )
     encoder, images, validation, test, num_classes = problem(
         encoder, train, test, validation, num_classes, several
     )

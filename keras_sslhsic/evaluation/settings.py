@@ -13,7 +13,7 @@ class Setting:
     """A value that can be set.
 
     Attributes:
-        check: (name, value) -> None; raises ValueError for a value that cannot be.
+        check: (name, value) -> anything; raises ValueError for a value that cannot be.
         help: what it is.
         default: what counts where it is not given, as text.
         parse: the text of a command line -> the value; by default a Python literal.
@@ -21,7 +21,7 @@ class Setting:
         replaces: the setting that says the same in another unit. What is given later counts.
     """
 
-    check: Callable[[str, Any], None]
+    check: Callable[[str, Any], object]
     help: str
     default: str = ""
     parse: Callable[[str], Any] = checks.literal

@@ -67,6 +67,13 @@ class Objective(keras.losses.Loss):
         """
         raise NotImplementedError(f"{type(self).__name__} has no method terms(hiddens, seed).")
 
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        """Refuses, unless it is defined: what a loss is in Keras sees neither views nor targets."""
+        raise NotImplementedError(
+            f"{type(self).__name__} compares views, and is no loss of (y_true, y_pred): compile a model of "
+            "keras_sslhsic.methods with it, or call its terms(losses.Hiddens(...), seed)."
+        )
+
     def build(self, size: int) -> None:
         """Makes the loss's own variables; called once, by `compile`, in the scope of the strategy.
 
@@ -168,8 +175,12 @@ def get(settings: Mapping[str, Any]) -> Objective:
     """The loss of a config: {"name": "ssl_hsic", and its arguments}.
 
     Raises:
-        ValueError: for an unknown name, or an argument that the loss does not take.
+        ValueError: for what names no loss, an unknown name, or an argument that the loss does not take.
     """
+    if not hasattr(settings, "items") or "name" not in settings:
+        raise ValueError(
+            f'Expected the name of a loss in a mapping, {{"name": "ssl_hsic"}}, found {settings!r}.'
+        )
     arguments = dict(settings)
     name = arguments.pop("name")
     loss = LOSSES[name]

@@ -49,7 +49,7 @@ class Method(Trainer):
         batch_norm_output: normalise the outputs of projector and predictor over the batch; None as the method has it.
         weight_ema: decay of the evaluation weights' moving average, in [0, 1); None keeps none.
             `callbacks.WeightEMA` sets it too.
-        seed: any integer.
+        seed: any integer; it counts modulo 2^32.
         predictor: whether a predictor follows the projector; None as the loss needs it.
         **kwargs: of `keras.Model`.
 

@@ -127,11 +127,11 @@ class ViewSizes(keras.callbacks.Callback):
         super().__init__()
         for size in sizes:
             checks.integer("a size of views", size, 1)
-        if not sizes or sorted({*sizes}) != [*sizes]:
-            raise ValueError(
-                f"The sizes of views must be one or more, from small to large, each once, found {[*sizes]}."
-            )
         self.sizes = tuple(map(int, sizes))
+        if not self.sizes or sorted({*self.sizes}) != [*self.sizes]:
+            raise ValueError(
+                f"The sizes of views must be one or more, from small to large, each once, found {[*self.sizes]}."
+            )
 
     def at(self, epoch: int, epochs: int) -> int:
         """The size of an epoch, counted from 0, of so many."""

@@ -22,7 +22,7 @@ def variables(model: keras.Model) -> dict[str, keras.Variable]:
     """
     model_names = _model_names(model)
     named = {f"model/{model_names[id(v)]}": v for v in model.variables}
-    named.update(("objective/" + name, v) for name, v in _of_objective(model).items())
+    named.update(("objective/" + name, v) for name, v in _named_of_objective(model).items())
     slots = model.optimizer.variables
     slot_names = _slot_names(
         [v.path for v in slots], [(v, name.removeprefix("model/")) for name, v in named.items()]
@@ -34,7 +34,7 @@ def variables(model: keras.Model) -> dict[str, keras.Variable]:
 def own(model: keras.Model) -> dict[str, keras.Variable]:
     """What a trainer holds beside networks and optimizer: its counters, and, if it is compiled, the state of its loss."""
     counters = {"step": model.step, "first_faults": model.first_faults}
-    return counters | {OBJECTIVE + name: v for name, v in _of_objective(model).items()}
+    return counters | {OBJECTIVE + name: v for name, v in _named_of_objective(model).items()}
 
 
 def arrays(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -66,9 +66,14 @@ def assign(state: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> None:
         state[name].assign(value)
 
 
-def _of_objective(model: keras.Model) -> dict[str, keras.Variable]:
+def of_objective(model: keras.Model) -> list[keras.Variable]:
+    """The state of a trainer's loss, in one order; empty before it is compiled."""
     objective = getattr(model, "objective", None)
-    held = [] if objective is None else objective.variables
+    return [] if objective is None else objective.variables
+
+
+def _named_of_objective(model: keras.Model) -> dict[str, keras.Variable]:
+    held = of_objective(model)
     return dict(zip(_unique(v.name for v in held), held, strict=True))
 
 

@@ -26,7 +26,7 @@ from keras_sslhsic.training import (
     state,
     streams,
 )
-from keras_sslhsic.training.callbacks import StopOnFault, ViewSizes, WatchCollapse, WatchRate
+from keras_sslhsic.training.callbacks import StopOnFault, ViewSizes, WatchCollapse, WatchRate, WeightEMA
 from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.chunks import Encoded, of_batch
 from keras_sslhsic.training.encoding import EncodingModel, unit_range
@@ -53,7 +53,7 @@ class Trainer(EncodingModel):
         encoder: keras.Model from normalised float images [B, S, S, C] to features [B, F].
         views: "byol", "simclr", a `views.ViewPolicy` or its config; None takes the given views as they are and only
             normalises them.
-        seed: any integer.
+        seed: any integer; it counts modulo 2^32.
 
     Raises:
         ValueError: for values outside of these ranges, or of another type.
@@ -202,9 +202,7 @@ class Trainer(EncodingModel):
         if not self.compiled:
             return None
         return {
-            "optimizer": keras.optimizers.serialize(
-                getattr(self.optimizer, "inner_optimizer", self.optimizer)
-            ),
+            "optimizer": keras.optimizers.serialize(self.optimizer),
             "loss": keras.saving.serialize_keras_object(self.objective),
             "steps_per_execution": self.steps_per_execution,
             "run_eagerly": self.run_eagerly,
@@ -225,6 +223,18 @@ class Trainer(EncodingModel):
     def trained_variables(self) -> list[keras.Variable]:
         """Everything that the optimizer trains: `online_variables`, and those of the loss that are trainable."""
         return self.online_variables + [v for v in self.objective.variables if v.trainable]
+
+    @property
+    def weights(self) -> list[keras.Variable]:
+        """As in Keras, and after them the state of the loss: who keeps weights and puts them back means both."""
+        return super().weights + state.of_objective(self)
+
+    def set_weights(self, weights: Sequence[np.ndarray]) -> None:
+        """As in Keras; between a model that is compiled and one that is not, without the state of the loss."""
+        of_networks = len(super().weights)
+        if len(weights) == of_networks:
+            weights = [*weights, *self.get_weights()[of_networks:]]
+        super().set_weights(weights if self.compiled else weights[:of_networks])
 
     def evaluate(
         self,
@@ -564,7 +574,7 @@ class Trainer(EncodingModel):
                 held_out, labels, validation_batch_size or batch_size, validation_steps
             )
         batch_size = 256 if batch_size is None else batch_size
-        given = streams.given(x, y, steps_per_epoch, epochs, batch_size=batch_size, seed=self.seed)
+        given = streams.given(x, y, steps_per_epoch, epochs, batch_size=batch_size, seed=self.seed % 2**32)
         if isinstance(given, compat.Batches):
             given = streams.of_one_size(given)
         self._check(given)
@@ -572,6 +582,9 @@ class Trainer(EncodingModel):
         sizes = [size for callback in callbacks if isinstance(callback, ViewSizes) for size in callback.sizes]
         if sizes:
             inputs.check_growing(given, self.encoder.input_shape[1:], self.policy, sizes, epochs)
+        for callback in callbacks:
+            if isinstance(callback, WeightEMA):  # before a checkpoint, which may hold the average
+                callback.set_model(self)
         checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         with contextlib.ExitStack() as stack:
             for checkpoint in checkpoints:

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import checks
@@ -20,8 +21,22 @@ _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
+class _Plain:
+    """Keeps arrays, lists and numbers of NumPy as tuples and Python's numbers, of which files and comparisons are made."""
+
+    def __post_init__(self) -> None:
+        for name, value in list(vars(self).items()):
+            object.__setattr__(self, name, _plain_value(value))
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    return tuple(map(_plain_value, value)) if isinstance(value, list | tuple) else value
+
+
 @dataclasses.dataclass(frozen=True)
-class Crop:
+class Crop(_Plain):
     """Random resized crop: ranges of the share of the area and of width / height, and how to resize.
 
     `box` says what becomes of a box that is larger than the image, as in `sample_crop_boxes`: it is "redrawn",
@@ -36,11 +51,12 @@ class Crop:
     box: str = "redrawn"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         crops.check_box(self.box)
 
 
 @dataclasses.dataclass(frozen=True)
-class ColorJitter:
+class ColorJitter(_Plain):
     """Four operations in a random order, each drawn uniformly from its range, clipped after each.
 
     Brightness adds up to +-brightness; contrast and saturation multiply by 1 +- the value; hue adds up to
@@ -55,7 +71,7 @@ class ColorJitter:
 
 
 @dataclasses.dataclass(frozen=True)
-class Blur:
+class Blur(_Plain):
     """Gaussian blur: each view's probability, sigma's range in pixels, the kernel's share of the side."""
 
     probability: tuple[float, ...] = (1.0, 0.1)
@@ -64,7 +80,7 @@ class Blur:
 
 
 @dataclasses.dataclass(frozen=True)
-class Solarize:
+class Solarize(_Plain):
     """Solarization: a probability for each view, and the threshold from which values are inverted."""
 
     probability: tuple[float, ...] = (0.0, 0.2)
@@ -72,7 +88,7 @@ class Solarize:
 
 
 @dataclasses.dataclass(frozen=True)
-class Local:
+class Local(_Plain):
     """Small views of small parts of the image (multi-crop; Caron et al. 2020, section 3.3): how many of the views
     they are, the last ones; their side in pixels; their crop's share of the area.
     """
@@ -83,7 +99,7 @@ class Local:
 
 
 @dataclasses.dataclass(frozen=True)
-class ViewPolicy:
+class ViewPolicy(_Plain):
     """How views are made. The defaults are BYOL's (Grill et al. 2020, appendix B), as in the SSL-HSIC paper;
     the crop is that of their released code, whose boxes are clamped.
 
@@ -123,6 +139,7 @@ class ViewPolicy:
     own: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.blur.probability) != len(self.solarize.probability):
             raise ValueError(
                 "blur.probability and solarize.probability hold one number a view and must be equally long, "
@@ -203,7 +220,7 @@ def _from_dict(cls: type, config: Mapping[str, Any]) -> Any:
     for name, value in config.items():
         if name in _PARTS:
             value = _from_dict(_PARTS[name], value)
-        values[name] = tuple(value) if isinstance(value, list) else value
+        values[name] = value
     return cls(**values)
 
 
@@ -280,7 +297,7 @@ def multispectral(size: int = 64, channels: int = 4) -> ViewPolicy:
     )
 
 
-def _plain(size: int = 224) -> ViewPolicy:
+def _only_normalised(size: int = 224) -> ViewPolicy:
     """Views are taken as they are and only normalised."""
     return ViewPolicy(
         size=size,
@@ -319,7 +336,7 @@ def get(identifier: "str | ViewPolicy | Mapping[str, Any] | None") -> ViewPolicy
         ValueError: for anything else.
     """
     if identifier is None:
-        return _plain()
+        return _only_normalised()
     if isinstance(identifier, ViewPolicy):
         return identifier
     if isinstance(identifier, str):
@@ -348,14 +365,14 @@ def make_views(
         One float32 [B, S, S, C] a view, S its side, normalised by the policy's mean and standard deviation.
 
     Raises:
-        ValueError: where the channels do not suit the policy.
+        ValueError: where the channels do not suit the policy; for numbers above those of [0, 1], where values are known.
 
     Example:
         >>> images = tf.zeros([8, 64, 64, 3], tf.uint8)
         >>> view1, view2 = make_views(images, byol(32), seed=[0, 1])
     """
     policy, images, seed = get(policy), tf.convert_to_tensor(images), tf.convert_to_tensor(seed)
-    if images.shape.rank != 4 or seed.shape.rank not in (None, 1):
+    if images.shape.rank != 4 or not seed.shape.is_compatible_with([2]):
         raise ValueError(
             f"Expected images [B, H, W, C] and a seed int [2], found the shapes {images.shape} and {seed.shape}."
         )
@@ -388,7 +405,7 @@ def finish_views(
         One float32 [B, H, W, C] a view, normalised.
 
     Raises:
-        ValueError: where the channels or the number of views do not suit the policy.
+        ValueError: where the channels or the number of views do not suit the policy; for numbers as in `make_views`.
     """
     if len(views) != policy.num_views:
         raise ValueError(f"The policy describes {policy.num_views} views, found {len(views)}.")
@@ -409,6 +426,9 @@ def prepare(images: tf.Tensor, policy: ViewPolicy) -> tf.Tensor:
 
     Returns:
         float32 [B, H, W, C].
+
+    Raises:
+        ValueError: as `make_views`.
     """
     images = _to_unit_range(images)
     return ops.normalize(images, *_statistics(policy, images))
@@ -416,7 +436,15 @@ def prepare(images: tf.Tensor, policy: ViewPolicy) -> tf.Tensor:
 
 def _to_unit_range(images: tf.Tensor) -> tf.Tensor:
     images = tf.convert_to_tensor(images)
-    return tf.cast(images, tf.float32) / 255.0 if images.dtype == tf.uint8 else tf.cast(images, tf.float32)
+    if images.dtype == tf.uint8:
+        return tf.cast(images, tf.float32) / 255.0
+    images = tf.cast(images, tf.float32)
+    # Crops that were made elsewhere overshoot by less than half of the range.
+    if tf.executing_eagerly() and (highest := float(tf.reduce_max(images))) > 1.5:
+        raise ValueError(
+            f"Images that are not uint8 lie in [0, 1] here, found values up to {highest:g}: divide those in [0, 255] by 255."
+        )
+    return images
 
 
 def _statistics(policy: ViewPolicy, images: tf.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -173,6 +173,19 @@ def test_what_are_no_features_is_an_error(measure, spoil, message):
         measure(spoil(x))
 
 
+@pytest.mark.parametrize("measure", [analysis.cka, analysis.kernel_target_alignment, analysis.hsic_test])
+@pytest.mark.parametrize("rows", [0, 1, 8])
+def test_matrices_of_other_rows_are_an_error(measure, rows):
+    k = analysis.kernel_matrix(samples(20, 3, seed=0), "linear")
+    measure(k, k)
+    with pytest.raises(ValueError, match=rf"found \({rows}, {rows}\) and \(20, 20\)"):
+        measure(k[:rows, :rows], k)
+
+
+def test_a_matrix_of_zeros_is_aligned_with_none():
+    assert analysis.kernel_target_alignment(np.zeros([3, 3]), np.eye(3)) == 0.0
+
+
 @pytest.mark.parametrize("labels", [3, "abc", np.zeros([2, 2]), [0.0, np.nan]])
 def test_what_are_no_labels_is_an_error(labels):
     with pytest.raises(ValueError, match=r"labels \[n\]|finite"):

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_sslhsic import load_pretrained
 from keras_sslhsic.encoders import Architecture, with_preprocessing
 from keras_sslhsic.encoders.resnet import resnet
 
@@ -71,7 +72,17 @@ def test_pixels_stay_exact_under_mixed_precision():
     np.testing.assert_allclose(model(pixels), [[201.123]], rtol=1e-6)
 
 
+@pytest.mark.parametrize("size", [(16, 16), [16, 16], np.array([16, 16]), np.int64(16)])
+def test_sizes_in_any_form_are_saved(encoder, tmp_path, size):
+    with_preprocessing(encoder, MEAN, STD, size, trained_at=np.int64(16)).save(tmp_path / "model.keras")
+    spec = load_pretrained(tmp_path / "model.keras").spec
+    assert (spec.resize, spec.trained_at) == ((16, 16), 16)
+
+
 def test_bad_arguments_are_named(encoder):
+    for size in (16.0, 0, (16, 16, 3), (16, None), "16"):
+        with pytest.raises(ValueError, match="size must be"):
+            with_preprocessing(encoder, MEAN, STD, size)
     with pytest.raises(ValueError, match=r"mean must have 1 or 3 values.*\[0.5, 0.5\]"):
         with_preprocessing(encoder, [0.5, 0.5], STD)
     with pytest.raises(ValueError, match=r"std must be positive, found"):

@@ -67,7 +67,7 @@ def test_voc_is_trained_on_its_augmented_set(voc):
     # The same set as PNG files.
     for name, number in (("a1", 1), ("c1", 11), ("c2", 12), ("b2", 13)):
         save(voc / f"VOCdevkit/VOC2012/SegmentationClassAug/{name}.png", mask_of(number))
-    again = load_masks("voc2012", data_dir=voc, crop_size=16)["train"]
+    again = load_masks("voc2012", data_dir=voc, crop_size=np.int64(16))["train"]
     assert [int(again.target(i)[5, 5]) for i in range(4)] == [1, 2, 11, 12]
 
 
@@ -153,7 +153,7 @@ def test_nyu_of_tfds(tmp_path):
         load_depths("nyu_depth_v2", data_dir=tmp_path)
     config = tfds.download.DownloadConfig(num_shards=1, try_download_gcs=False)
     NyuDepthV2(data_dir=tmp_path).download_and_prepare(download_config=config)
-    found = load_depths("nyu_depth_v2", data_dir=tmp_path, crop_size=(20, 28))
+    found = load_depths("nyu_depth_v2", data_dir=tmp_path, crop_size=np.array([20, 28]))
     assert [len(part) for part in found.values()] == [4, 2]
     for part in found.values():
         for i in range(len(part)):

@@ -3,6 +3,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_sslhsic.data import from_arrays
+from keras_sslhsic.encoders import with_preprocessing
 from keras_sslhsic.evaluation import extract_features, extract_labelled_features
 
 
@@ -11,6 +13,33 @@ def test_equals_the_encoder_on_all_images_at_once(make_encoder, pictures):
     features = extract_features(encoder, images, batch_size=7)
     assert features.shape == (160, 8) and features.dtype == np.float32
     np.testing.assert_allclose(features, encoder(images, training=False), rtol=1e-5, atol=1e-6)
+
+
+def test_a_variable_is_an_array_of_images(make_encoder, pictures):
+    encoder, images = make_encoder(), pictures[0][0].astype("float32")
+    for variable in (tf.Variable(images), keras.Variable(images)):
+        np.testing.assert_array_equal(extract_features(encoder, variable), extract_features(encoder, images))
+    with pytest.raises(ValueError, match="multiply by 255"):
+        extract_features(encoder, tf.Variable(images / 255))
+
+
+def test_an_encoder_says_who_takes_dicts_and_handles(make_encoder, pictures):
+    encoder, images = with_preprocessing(make_encoder(), 0.5, 0.25), pictures[0][0]
+    for given in (
+        {"image": images},
+        from_arrays(images, batch_size=8),
+        tf.data.Dataset.from_tensor_slices({"image": images}).batch(8),
+    ):
+        with pytest.raises(
+            ValueError, match=r"found a \w+: give it to keras_sslhsic.evaluation.extract_features"
+        ):
+            encoder.predict(given, verbose=0)
+        assert extract_features(encoder, given).shape == (160, 8)
+
+
+def test_an_array_of_objects_is_named_as_such(make_encoder, pictures):
+    with pytest.raises(ValueError, match="found object"):
+        extract_features(make_encoder(), pictures[0][0].astype(object))
 
 
 def test_every_tensor_of_the_encoder_stays_bit_identical(make_encoder, pictures):
@@ -70,6 +99,17 @@ def test_cache_is_keyed_by_weights_structure_and_data(make_encoder, pictures, tm
     changed = extract_features(encoder, images, cache_dir=tmp_path)
     np.testing.assert_allclose(changed, first + 1, rtol=1e-5, atol=1e-5)
     assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("left", [b"", b"no array", None])
+def test_a_damaged_cache_is_written_again(make_encoder, pictures, tmp_path, left):
+    encoder, images = make_encoder(), pictures[0][0]
+    expected = extract_features(encoder, images, cache_dir=tmp_path)
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-5] if left is None else left)
+    np.testing.assert_array_equal(extract_features(encoder, images, cache_dir=tmp_path), expected)
+    assert file.read_bytes() == whole
 
 
 def test_a_cache_tells_encoders_that_differ_in_an_operation_alone(make_encoder, pictures, tmp_path):

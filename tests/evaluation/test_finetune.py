@@ -134,6 +134,12 @@ def test_either_steps_or_epochs():
             FinetuneRecipe(**length)
 
 
+@pytest.mark.parametrize("recipe", [{"steps": 3}, [], [{"steps": 3}], "papers"])
+def test_a_recipe_is_a_recipe(make_encoder, pictures, recipe):
+    with pytest.raises(ValueError, match="recipe must be a FinetuneRecipe, or several, found"):
+        finetune(make_encoder(), *pictures, recipe=recipe)
+
+
 def test_epochs_are_counted_in_the_images_that_there_are(make_encoder, pictures):
     recipe = FinetuneRecipe(epochs=3, batch_size=40, crop_area=None)
     assert finetune(make_encoder(), *pictures, recipe=recipe).steps == 12

@@ -214,6 +214,11 @@ def test_a_loss_of_ones_own_is_found_by_its_name():
         losses.get({"name": "test_sprad"})
     with pytest.raises(ValueError, match="'test_spread' takes no gamma"):
         losses.get({"name": "test_spread", "gamma": 3.0})
+    for nameless in ("ssl_hsic", {"gamma": 3.0}, None):
+        with pytest.raises(ValueError, match="the name of a loss in a mapping"):
+            losses.get(nameless)
+    with pytest.raises(NotImplementedError, match="Spread compares views, and is no loss of"):
+        found(np.zeros(4), np.zeros([4, 2]))
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -61,6 +61,21 @@ def test_resumed_run_equals_the_uninterrupted_one(compiled, images, labels, tmp_
         np.testing.assert_array_equal(found, expected)
 
 
+def test_an_average_that_a_callback_keeps_goes_on_as_well(tiny_model, images, tmp_path):
+    def run(epochs, *extra):
+        model = tiny_model()
+        model.compile(LARS(0.5), run_eagerly=True)
+        average = callbacks.WeightEMA(0.5)
+        schedule = callbacks.TargetEMA(total_steps=6)
+        model.fit(images, batch_size=8, epochs=epochs, verbose=0, callbacks=[*extra, schedule, average])
+        return model
+
+    run(1, callbacks.Checkpoint(tmp_path))
+    resumed = run(2, callbacks.Checkpoint(tmp_path))
+    for expected, found in zip(state(run(2)), state(resumed), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_keeps_the_last_and_leaves_nothing_half_written(compiled, images, labels, tmp_path):
     fit(compiled(), images, labels, 4, tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["checkpoint-000003.npz", "checkpoint-000004.npz"]

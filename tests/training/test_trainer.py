@@ -142,6 +142,69 @@ def test_saved_model_goes_on_with_the_same_numbers(tiny_model, images, labels, t
     assert_same(state(again), state(model), rtol=1e-6, atol=1e-7)
 
 
+@pytest.fixture
+def swav(tiny_encoder):
+    """A compiled model whose loss has a large state, prototypes that the optimizer trains."""
+    model = methods.SwAV(tiny_encoder(), 12, 8, views=views.small_image(8))
+    model.compile("sgd", losses.SwAVLoss(num_prototypes=6, frozen_steps=0), run_eagerly=True)
+    return model
+
+
+def test_weights_that_are_put_back_bring_the_state_of_the_loss(swav, images):
+    back = keras.callbacks.EarlyStopping("step", mode="min", patience=1, restore_best_weights=True)
+    kept = []
+
+    class Keep(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs):
+            logs["step"] = int(self.model.step.numpy())
+            kept.append([v.numpy() for v in [*self.model.trained_variables, self.model.step]])
+
+    swav.fit(images, batch_size=8, epochs=2, verbose=0, callbacks=[Keep(), back])
+    assert all(np.any(first != last) for first, last in zip(*kept, strict=True))
+    assert_same([*swav.trained_variables, swav.step], kept[0], rtol=0)
+
+
+def test_weights_go_between_models_of_which_one_is_not_compiled(swav):
+    other = methods.SwAV.from_config(swav.get_config())
+    other.set_weights(swav.get_weights())
+    assert_same(other.get_weights(), swav.get_weights()[: len(other.weights)], rtol=0)
+    prototypes = [v.numpy() for v in swav.objective.variables]
+    other.encoder.layers[1].kernel.assign_add(np.ones([3, 3, 3, 6]))
+    swav.set_weights(other.get_weights())
+    np.testing.assert_array_equal(swav.encoder.layers[1].kernel, other.encoder.layers[1].kernel)
+    assert_same(swav.objective.variables, prototypes, rtol=0)
+    with pytest.raises(ValueError, match="weight list of length"):
+        other.set_weights(other.get_weights()[:-1])
+
+
+def test_averages_of_an_optimizer_reach_what_it_trains(swav):
+    # At the end of `fit` Keras puts them into `trainable_weights`, in the order in which the optimizer has them.
+    assert list(map(id, swav.trainable_weights)) == list(map(id, swav.trained_variables))
+
+
+def test_a_loss_scale_of_ones_own_is_saved(tiny_model, images, tmp_path):
+    model = tiny_model()
+    model.compile(
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(), initial_scale=64.0), run_eagerly=True
+    )
+    model.fit(images, batch_size=8, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.optimizer.get_config() == model.optimizer.get_config()
+    assert_same(again.optimizer.variables, model.optimizer.variables, rtol=0)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**40 + 3])
+def test_any_integer_is_a_seed(tiny_model, images, seed):
+    ends = []
+    for one in (seed, seed % 2**32):
+        model = tiny_model(seed=one)
+        model.compile("sgd", run_eagerly=True)
+        model.fit(images, batch_size=8, verbose=0)
+        ends.append(model.get_weights())
+    assert_same(*ends, rtol=0)
+
+
 def test_every_argument_is_in_the_config(tiny_model):
     import inspect
 

@@ -12,6 +12,7 @@ from keras_sslhsic.views import policy
 
 def test_epochs_have_the_sizes_in_equal_parts():
     assert [ViewSizes([20, 24, 28]).at(epoch, 8) for epoch in range(8)] == [20, 20, 20, 24, 24, 24, 28, 28]
+    assert ViewSizes(np.array([20, 28])).sizes == (20, 28)
     assert [ViewSizes([20, 28]).at(epoch, 2) for epoch in range(3)] == [20, 28, 28]
     for sizes in ([], [28, 20], [20, 20]):
         with pytest.raises(ValueError, match=r"from small to large, each once, found \["):

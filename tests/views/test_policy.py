@@ -41,6 +41,26 @@ def test_round_trips_through_dicts_json_and_configs(policy):
     assert views.get(policy) is policy
 
 
+def test_numbers_of_numpy_are_kept_as_those_of_python():
+    given = views.ViewPolicy(
+        size=np.int64(32),
+        flip=np.float32(0.25),
+        crop=views.Crop(area=np.array([0.25, 1.0])),
+        blur=views.Blur(probability=[np.float32(0.5), 0.25]),
+        mean=np.array([0.5, 0.25, 0.5], np.float32),
+        std=list(np.array([0.5, 0.25, 0.5], np.float32)),
+    )
+    expected = views.ViewPolicy(
+        size=32,
+        flip=0.25,
+        crop=views.Crop(area=(0.25, 1.0)),
+        blur=views.Blur(probability=(0.5, 0.25)),
+        mean=(0.5, 0.25, 0.5),
+        std=(0.5, 0.25, 0.5),
+    )
+    assert given == expected and json.dumps(given.to_dict()) == json.dumps(expected.to_dict())
+
+
 def test_fields_can_be_overridden_in_a_config():
     config = ml_collections.ConfigDict({"views": views.grayscale(28).to_dict()})
     config.update_from_flattened_dict(
@@ -107,7 +127,12 @@ def test_policies_saved_before_there_was_a_choice_are_redrawn():
             r"images \[B, H, W, C\].*\(4, 4, 3\)",
         ),
         (lambda: views.make_views(np.zeros((1, 4, 4, 3)), "byol", 3), r"a seed int \[2\]"),
+        (lambda: views.make_views(np.zeros((1, 4, 4, 3)), "byol", [3]), r"a seed int \[2\].* \(1,\)"),
         (lambda: views.make_views(np.zeros((1, 4, 4, 3)), "bjol", [0, 1]), "'bjol'"),
+        (lambda: views.make_views(np.full((1, 4, 4, 3), 200.0), "byol", [0, 1]), "up to 200: divide"),
+        (lambda: views.make_views(np.full((1, 4, 4, 3), 200), "byol", [0, 1]), "up to 200: divide"),
+        (lambda: views.prepare(np.full((1, 4, 4, 3), 200.0), views.byol(4)), "up to 200: divide"),
+        (lambda: views.ViewPolicy(crop=views.Crop([1.0, 0.2])), "crop.area must be at least 1, found 0.2"),
         (lambda: views.ViewPolicy(std=(0.2, 0.0, 0.2)), "std must be above 0, found 0"),
         (lambda: views.finish_views([np.zeros((1, 4, 4, 3))], views.byol(4), [0, 1]), "2 views, found 1"),
         (lambda: views.prepare(np.zeros((1, 4, 4, 1)), views.byol(4)), "1 channels.* 3"),
