@@ -35,7 +35,7 @@ class Order:
     drop_remainder: bool = True
 
     def __post_init__(self) -> None:
-        checks.integer("seed", self.seed, 0)
+        checks.integer("seed", self.seed, 0, most=2**32 - 1)
         checks.integer("batch_size", self.batch_size, 1)
         checks.flag("shuffle", self.shuffle)
         checks.flag("drop_remainder", self.drop_remainder)

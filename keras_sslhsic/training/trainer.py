@@ -72,7 +72,7 @@ class Trainer(EncodingModel):
     view_size: int | None = None  # in training, where it is not that of the policy
 
     def __init__(self, encoder: keras.Model, views: Any = "byol", seed: int = 0, **kwargs: Any):
-        checks.integer("seed", seed, -(2**31))
+        checks.integer("seed", seed, -(2**63), most=2**63 - 1)
         older_files.refuse_moved(kwargs)
         super().__init__(encoder, views, **kwargs)
         self.seed = seed
@@ -136,6 +136,7 @@ class Trainer(EncodingModel):
         steps_per_execution: int = 1,
         run_eagerly: bool = False,
         chunks: int = 1,
+        auto_scale_loss: bool = True,
         **others: Any,
     ) -> None:
         """Chooses what the training step optimises, and how; which layers are `trainable` is read now.
@@ -151,6 +152,7 @@ class Trainer(EncodingModel):
             chunks: parts of the batch, or of each replica's share, that go through the networks one after the other; the loss
                 is that of the whole batch: its gradient in the memory of a part, for one more forward pass. The statistics of
                 BatchNorm are then those of a part. See `training.chunks`.
+            auto_scale_loss: whether the policy mixed_float16 scales the loss, as in Keras.
             **others: of Keras, with the value that stands for nothing there.
 
         Raises:
@@ -163,7 +165,7 @@ class Trainer(EncodingModel):
         older_files.refuse_moved(others)
         if foreign := [name for name, value in others.items() if value not in (None, [], (), {}, False)]:
             raise ValueError(
-                "Expected optimizer, loss, jit_compile, steps_per_execution, run_eagerly or chunks, found "
+                "Expected optimizer, loss, jit_compile, steps_per_execution, run_eagerly, chunks or auto_scale_loss, found "
                 f"{', '.join(foreign)}: what is measured without labels is named by the loss (the terms of a "
                 "losses.Objective), the rest has no use here."
             )
@@ -194,6 +196,7 @@ class Trainer(EncodingModel):
             jit_compile=False if distributed else jit_compile,
             steps_per_execution=steps_per_execution,
             run_eagerly=run_eagerly,
+            auto_scale_loss=auto_scale_loss,
         )
         compat.prepare_optimizer(self.optimizer, self.trained_variables)
 

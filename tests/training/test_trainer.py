@@ -194,6 +194,17 @@ def test_a_loss_scale_of_ones_own_is_saved(tiny_model, images, tmp_path):
     assert_same(again.optimizer.variables, model.optimizer.variables, rtol=0)
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+def test_the_loss_is_scaled_as_in_keras(scaled, tiny_model):
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = tiny_model()
+        model.compile("sgd", auto_scale_loss=scaled)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer) == scaled
+
+
 @pytest.mark.parametrize("seed", [-1, 2**40 + 3])
 def test_any_integer_is_a_seed(tiny_model, images, seed):
     ends = []
