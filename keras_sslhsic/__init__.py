@@ -23,12 +23,14 @@ from keras_sslhsic import compat as _compat
 
 _compat.warn_of_tensorflow()
 
+from keras_sslhsic import analysis as analysis
 from keras_sslhsic import callbacks as callbacks
 from keras_sslhsic import data as data
 from keras_sslhsic import evaluation as evaluation
 from keras_sslhsic import hsic as hsic
 from keras_sslhsic import losses as losses
 from keras_sslhsic import methods as methods
+from keras_sslhsic import plots as plots
 from keras_sslhsic import views as views
 from keras_sslhsic.encoders import build_encoder as build_encoder
 from keras_sslhsic.export import export_saved_model as export_saved_model

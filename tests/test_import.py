@@ -52,6 +52,16 @@ def test_the_package_changes_no_setting_of_tensorflow(imported):
     assert imported[1]["KERAS_BACKEND"] == "tensorflow"
 
 
+def test_every_public_folder_is_an_attribute():
+    found = run(
+        """
+import keras_sslhsic, pkgutil
+folders = {found.name for found in pkgutil.iter_modules(keras_sslhsic.__path__) if found.ispkg} | {"plots"}
+print(json.dumps(sorted(folders - {"cli", "runs"} - {*dir(keras_sslhsic)})))"""
+    )
+    assert found == []
+
+
 @pytest.mark.slow
 def test_the_program_sets_what_training_wants_before_tensorflow_is_imported():
     code = f"""

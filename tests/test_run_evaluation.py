@@ -102,3 +102,5 @@ def test_the_bundled_table_needs_an_encoder_of_its_images(tmp_path, capsys):
     encoder.save(tmp_path / "colour.keras")
     assert cli.main(["evaluate", "all", "--encoder", str(tmp_path / "colour.keras")]) == 2
     assert "which have 1 channel, and" in capsys.readouterr().err
+    assert cli.main(["evaluate", "knn", "--encoder", str(tmp_path / "colour.keras")]) == 2
+    assert "reads 3: name others by --data." in capsys.readouterr().err

@@ -161,6 +161,11 @@ def _evaluate(options: argparse.Namespace) -> None:
     where = checked(protocol.name, protocol.needs.settings, where)
     protocol.arguments_of(settings)
     encoder = arguments.load(name)
+    if not (options.data or options.run_folder) and encoder.spec.channels != 1:
+        raise ValueError(
+            f"Without --data the bundled images are measured on, which have 1 channel, and {display(name)} reads "
+            f"{encoder.spec.channels}: name others by --data."
+        )
     if "image_size" in protocol.needs.settings:
         size = encoder.spec.size_for(where.get("image_size")) or encoder.spec.working_size
         where |= {"image_size": size} if size else {}

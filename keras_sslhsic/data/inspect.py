@@ -17,6 +17,7 @@ from keras_sslhsic.data.folder import EXTENSIONS, class_labels, is_image, list_i
 from keras_sslhsic.data.images import spread
 from keras_sslhsic.data.memory import Budget
 from keras_sslhsic.files import display
+from keras_sslhsic.words import counted
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -71,10 +72,13 @@ class Report:
             return ", ".join(f"{value:.4f}" for value in values)
 
         def span(sides: tuple[int, int, int]) -> str:
-            return f"{sides[0]:,} to {sides[2]:,}, median {sides[1]:,}"
+            least, middle, most = sides
+            return f"{least:,}" if least == most else f"{least:,} to {most:,}, median {middle:,}"
 
         sizes, repeated = list(self.classes.values()), ", ".join(map(display, self.repeated_folders))
-        of_images = f"{len(sizes)}, of {min(sizes):,} to {max(sizes):,} images" if sizes else ""
+        least, most = min(sizes, default=0), max(sizes, default=0)
+        each = counted(most, "image") if least == most else f"{least:,} to {most:,} images"
+        of_images = f"{len(sizes)}, of {each}" if sizes else ""
         rows = {
             "folder": display(self.path),
             "files": f"{self.num_files:,}, {self.num_bytes / 1e6:,.1f} MB",

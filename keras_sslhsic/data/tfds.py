@@ -160,7 +160,10 @@ def prepared_builder(name: str, data_dir: str | Path | None = None) -> Any:
         ValueError: it was prepared in another file format.
         ImportError: tensorflow-datasets is not installed.
     """
-    tfds = library()
+    try:
+        tfds = library()
+    except ImportError as error:
+        raise ImportError(f"{display(Path(name).absolute())} is no folder. {error}") from error
     try:
         builder = tfds.builder(name, data_dir=data_dir, try_gcs=False)
     except ValueError as error:  # its message lists a thousand names, or the grammar of names

@@ -45,7 +45,7 @@ class Progress(keras.callbacks.Callback):
             return
         self.executions.append((now, step))
         since, begun = self.executions[1] if len(self.executions) > _MEASURED else (now, step)
-        if now - since < _MEASURED:
+        if now - since < _MEASURED or step == self.bar.total:
             return
         self.told = True
         seconds, steps = (now - since) / (step - begun), self.params["steps"]
