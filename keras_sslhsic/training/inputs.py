@@ -107,7 +107,7 @@ def aliasing(images: tf.TensorSpec, policy: ViewPolicy) -> str | None:
 def _check_batch(batch: int | None, num_replicas: int) -> None:
     if batch is None:
         raise ValueError(
-            "The batch size is not known before training, but a loss of views is a statistic of the whole batch, and shapes are "
+            "The batch size is not known before training, but a loss of views is that of a whole batch, and shapes are "
             "static: make batches with dataset.batch(size, drop_remainder=True), or dataset.rebatch(size, drop_remainder=True)."
         )
     if batch < 2:
