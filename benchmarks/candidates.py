@@ -405,7 +405,7 @@ def update_with_grouped_norms(optimizer: lars.LARS, gradients: Sequence, variabl
 def _philox(model) -> list[tuple]:
     """Random bits as operations on each word, which XLA fuses; it splits its own generator's into several kernels a draw.
 
-    With the seeds that are split from others, that is all of a step's kernels that do next to nothing.
+    So are the seeds that are split from others.
     """
 
     def split(seed, num=2, alg="philox"):
@@ -426,14 +426,14 @@ def bits(shape, seed, minval=None, maxval=None, dtype=tf.int32, alg="philox") ->
 
     Args:
         shape: static.
-        seed: int32 or int64 [2].
+        seed: int32 [2].
         minval: None.
         maxval: None.
         dtype: int32 or uint32.
         alg: that of the draws, "philox".
 
     Returns:
-        Every integer alike.
+        Integers of the shape, each as likely as any other.
     """
     words = tf.reshape(tf.bitcast(tf.cast(seed, tf.int64), tf.uint32), [4])
     mixed = rounds((0x3EC8F720, 0x02461E29), tf.unstack(words))

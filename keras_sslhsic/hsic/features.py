@@ -35,8 +35,9 @@ def draw(
     kernel = kernels.get(kernel)
     checks.integer("dim", dim, 1)
     checks.integer("num_features", num_features, 1)
-    if tf.convert_to_tensor(seed).shape.as_list() != [2]:
-        raise ValueError(f"Expected a seed int [2], found the shape {tf.convert_to_tensor(seed).shape}.")
+    seed = tf.convert_to_tensor(seed)
+    if seed.shape.as_list() != [2]:
+        raise ValueError(f"Expected a seed int [2], found the shape {seed.shape}.")
     frequency_seed, phase_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
     if not low_variance:
         frequencies = kernel.frequencies(dim).sample(num_features, seed=frequency_seed)
