@@ -59,6 +59,14 @@ def test_bad_overrides(file, override, message):
         config.load(file, [override])
 
 
+def test_all_evaluations_may_be_left_out(path="configs/fashion_small.py"):
+    settings = config.load(path, ["evals={}"])
+    assert config.completed(settings).evals.to_dict() == {}
+    assert config.completed(config.load(path)).evals.to_dict()
+    with pytest.raises(ValueError, match=r"evals.knn.k, .*; evals={} leaves all out"):
+        config.load(path, ["evals=None"])
+
+
 def test_a_config_may_hold_dataclasses_and_methods_as_a_module_may(tmp_path):
     path = tmp_path / "my_method.py"
     path.write_text(

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_sslhsic import compat
 from keras_sslhsic.data.images import Images, unpack
 
+_OF_CLASSES = (keras.activations.softmax, keras.activations.sigmoid)
 _NO_ARRAYS = (tf.RaggedTensor, tf.RaggedTensorSpec, tf.SparseTensor, tf.SparseTensorSpec)
 
 
@@ -136,6 +137,17 @@ def check_network(encoder: Any) -> None:
         raise ValueError(
             f"encoder must read floats, which views and normalised images are, found {dtype}: begin it with "
             f"keras.Input({tuple(reads[1:])}), which takes uint8 too."
+        )
+
+
+def warn_of_top(encoder: keras.Model) -> None:
+    """Warns of a network to train whose last layer gives probabilities of classes, not features."""
+    last = compat.layer_before(compat.output_of(encoder))
+    if isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) in _OF_CLASSES:
+        warnings.warn(
+            f"The encoder ends in {last.name!r}, probabilities of {encoder.output_shape[-1]} classes, which are trained and kept as its "
+            "features: leave a classifier's top away, as keras.applications does with include_top=False, pooling='avg'.",
+            stacklevel=4,
         )
 
 

@@ -93,12 +93,12 @@ def evaluate(
     if work_dir is not None:
         _picture(task, test, ran[0]["shown"], Path(work_dir) / f"{task.name}.png")
 
-    def mean(metric: str, rows: np.ndarray | slice = slice(None)) -> float:
-        return float(np.mean([task.measures(one[rows].sum(axis=0))[metric] for one in statistics]))
+    def mean(metric: str, weights: np.ndarray) -> float:
+        return float(np.mean([task.measures(weights @ one)[metric] for one in statistics]))
 
     found: dict[str, dict[str, Any]] = {
         metric: {
-            "value": mean(metric),
+            "value": mean(metric, np.ones(statistics.shape[1])),
             "interval": metrics.bootstrap_interval(partial(mean, metric), statistics.shape[1], seed),
             **({"unit": task.units[metric], "lower_is_better": True} if metric in task.units else {}),
         }

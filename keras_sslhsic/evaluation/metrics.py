@@ -1,6 +1,7 @@
 """Metrics of classification: top-k, mean per-class accuracy, average precision."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -45,19 +46,22 @@ def top_k(scores: np.ndarray, labels: np.ndarray, k: int = 1) -> float:
     return float(np.mean(rank < k))
 
 
-def mean_per_class(predictions: np.ndarray, labels: np.ndarray) -> float:
+def mean_per_class(predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> float:
     """Mean over the classes present in `labels` of the share of their examples that are predicted right.
 
     Args:
         predictions: int [N], predicted classes.
         labels: int [N].
+        weights: positive float [N], how much each example counts; None for all alike.
     """
     from sklearn.metrics import recall_score
 
-    return float(recall_score(labels, predictions, labels=np.unique(labels), average="macro"))
+    return float(
+        recall_score(labels, predictions, labels=np.unique(labels), average="macro", sample_weight=weights)
+    )
 
 
-def average_precision(scores: np.ndarray, positives: np.ndarray) -> float:
+def average_precision(scores: np.ndarray, positives: np.ndarray, weights: np.ndarray | None = None) -> float:
     """VOC2007's 11-point average precision of one class (Everingham et al. 2010, section 4.2).
 
     The mean over the recalls r = 0, 0.1, ... 1 of the largest precision at a recall of at least r. Tied scores enter together,
@@ -66,6 +70,7 @@ def average_precision(scores: np.ndarray, positives: np.ndarray) -> float:
     Args:
         scores: float [N], higher is more likely.
         positives: bool [N].
+        weights: positive float [N], how much each example counts; None for all alike.
 
     Raises:
         ValueError: if no example is positive, or scores are NaN or +inf.
@@ -74,27 +79,35 @@ def average_precision(scores: np.ndarray, positives: np.ndarray) -> float:
 
     if not np.any(positives):
         raise ValueError("average_precision needs at least one positive example, found none.")
-    precision, recall, _ = precision_recall_curve(positives, check_scores(scores))
-    # The last point, of precision 1 at recall 0, is scikit-learn's own. Recall is a ratio of whole numbers: compared with a
-    # margin, so that 3/10 reaches the level 0.3.
+    precision, recall, _ = precision_recall_curve(positives, check_scores(scores), sample_weight=weights)
+    # The last point, of precision 1 at recall 0, is scikit-learn's own. Recall is a ratio of sums: compared with a margin, so
+    # that 3/10 reaches the level 0.3.
     levels = np.linspace(0.0, 1.0, 11) - 1e-9
     return float(np.mean([precision[:-1][recall[:-1] >= level].max() for level in levels]))
 
 
-def mean_average_precision(scores: np.ndarray, positives: np.ndarray) -> float:
+def mean_average_precision(
+    scores: np.ndarray, positives: np.ndarray, weights: np.ndarray | None = None
+) -> float:
     """Mean of `average_precision` over the classes.
 
     Args:
         scores: float [N, C].
         positives: bool [N, C]; an example may have several classes.
+        weights: positive float [N], how much each example counts; None for all alike.
     """
-    return float(np.mean([average_precision(s, p) for s, p in zip(scores.T, positives.T, strict=True)]))
+    each = zip(scores.T, positives.T, strict=True)
+    return float(np.mean([average_precision(s, p, weights) for s, p in each]))
 
 
-# Of scores [N, C] and labels, int [N] or bool [N, C].
-METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+def _mean_per_class(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> float:
+    return mean_per_class(check_scores(scores).argmax(axis=1), labels, weights)
+
+
+# Of scores [N, C] and labels, int [N] or bool [N, C]; all but top1 of weights [N] too.
+METRICS: dict[str, Callable[..., float]] = {
     "top1": top_k,
-    "mean_per_class": lambda scores, labels: mean_per_class(check_scores(scores).argmax(axis=1), labels),
+    "mean_per_class": _mean_per_class,
     "map11": mean_average_precision,
 }
 
@@ -119,9 +132,7 @@ def measure(
     value = METRICS[metric](scores, labels)
     if metric == "top1":
         return value, wilson_interval(value, len(labels))
-    return value, bootstrap_interval(
-        lambda rows: METRICS[metric](scores[rows], labels[rows]), len(labels), seed
-    )
+    return value, bootstrap_interval(partial(METRICS[metric], scores, labels), len(labels), seed)
 
 
 def wilson_interval(share: float, n: int) -> tuple[float, float]:
@@ -135,15 +146,18 @@ def wilson_interval(share: float, n: int) -> tuple[float, float]:
 def bootstrap_interval(
     metric: Callable[[np.ndarray], float], num_examples: int, seed: int = 0, draws: int = 200
 ) -> tuple[float, float]:
-    """95 % interval of a metric by drawing the examples again, with replacement (percentiles 2.5 and 97.5).
+    """95 % interval of a metric by the Bayesian bootstrap (Rubin 1981), percentiles 2.5 and 97.5.
+
+    The examples are weighted at random, uniformly among all weights of one sum, where the bootstrap draws them again with
+    replacement. The variance of a mean is the bootstrap's times N / (N + 1), and every example counts in every draw: a class of
+    which there are few examples is never without any.
 
     Args:
-        metric: function of the indices int [N] of the examples drawn.
+        metric: function of the weights of the examples, positive float [N] of mean 1.
         num_examples: N.
         seed: of the draws.
-        draws: number of resamples.
+        draws: number of weightings.
     """
-    generator = np.random.default_rng(seed)
-    values = [metric(generator.integers(num_examples, size=num_examples)) for _ in range(draws)]
-    low, high = np.percentile(values, [2.5, 97.5])
+    weights = np.random.default_rng(seed).dirichlet(np.ones(num_examples), draws)
+    low, high = np.percentile([metric(num_examples * one) for one in weights], [2.5, 97.5])
     return float(low), float(high)

@@ -188,8 +188,13 @@ def set_field(config: ConfigDict, field: str, value: Any) -> None:
     preset = field == "views" and isinstance(value, str)
     if field not in leaves and not preset:
         if inside := [leaf for leaf in leaves if leaf.startswith(f"{field}.")]:
+            if field == "evals" and value == {}:
+                with config.unlocked():
+                    config.evals = ConfigDict()
+                return
+            none = "; evals={} leaves all out" if field == "evals" else ""
             raise ValueError(
-                f"The field {field} holds others, which are set one by one: {', '.join(inside)}."
+                f"The field {field} holds others, which are set one by one: {', '.join(inside)}{none}."
             )
         known = [*dict.fromkeys([*leaves, *_fields_left_out(config)])]
         if field not in known and parents[:1] != ["evals"]:

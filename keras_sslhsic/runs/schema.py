@@ -94,8 +94,8 @@ class Run:
         optimizer: the optimizer and its learning rate.
         target_ema: decay of the target network's moving average at the beginning; it rises to 1, but MoCo's, which stays.
         evals: label -> evaluation at the end: its "protocol" where that is not the label, "data" where it measures on other
-            images than those of the run, "every" so many epochs while it trains, and settings of the protocol. None: kNN and
-            a linear classifier on the bundled images, none on others.
+            images than those of the run, "every" so many epochs while it trains, and settings of the protocol; {} for none.
+            None: kNN and a linear classifier on the bundled images, none on others.
         checkpoints: which checkpoints stay.
     """
 

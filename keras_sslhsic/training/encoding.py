@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_sslhsic import compat
 from keras_sslhsic.data.images import unpack
 from keras_sslhsic.encoders import network_to_train, small_maps, unlabelled, with_preprocessing
-from keras_sslhsic.encoders.checks import check_network
+from keras_sslhsic.encoders.checks import check_network, warn_of_top
 from keras_sslhsic.training import ema, inputs, streams
 from keras_sslhsic.views import policy
 
@@ -29,11 +29,15 @@ class EncodingModel(keras.Model):
     Raises:
         ValueError: if the encoder is no model from images to features whose shapes are known, or normalises otherwise than
             the views.
+
+    Warns:
+        UserWarning: if the encoder ends in probabilities, as that of a classifier.
     """
 
     def __init__(self, encoder: keras.Model, views: Any, **kwargs: Any):
         super().__init__(**kwargs)
         check_network(encoder)
+        warn_of_top(encoder)
         self.policy = policy.get(views)
         encoder = network_to_train(encoder, self.policy.mean, self.policy.std)
         small_maps.multiply_on_small_maps(encoder)

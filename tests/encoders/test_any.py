@@ -1,5 +1,7 @@
 """Networks that are not this package's train and give features as its own do: with batch normalisation, and without."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -86,3 +88,15 @@ def test_networks_of_keras_hub(tmp_path):
     )
     pooled = keras.layers.GlobalAveragePooling2D()(residual.output)
     check(keras.Model(residual.input, pooled), tmp_path)
+
+
+@pytest.mark.parametrize("last", ["Dense", "Softmax"])
+def test_a_classifiers_top_is_warned_of(last):
+    images = keras.Input((8, 8, 3))
+    features = keras.layers.Dense(4)(keras.layers.GlobalAveragePooling2D()(images))
+    top = keras.layers.Softmax if last == "Softmax" else lambda: keras.layers.Dense(4, activation="softmax")
+    with pytest.warns(UserWarning, match="probabilities of 4 classes"):
+        SSLHSIC(keras.Model(images, top()(features)), views=views.byol(8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SSLHSIC(keras.Model(images, features), views=views.byol(8))

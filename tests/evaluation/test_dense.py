@@ -172,6 +172,7 @@ def test_protocols_measure_and_go_on(name, encoder, tmp_path, monkeypatch):
     settings = {**QUICK, "seeds": seeds, "work_dir": str(tmp_path / "work")}
     result = PROTOCOLS[name].run(encoder, splits, **settings)
     assert (result.protocol, result.num_train, result.num_test) == (name, 6, 3)
+    assert result.interval[0] <= result.value <= result.interval[1]
     assert len(result.values) == seeds and result.value == pytest.approx(np.mean(result.values))
     assert result.recipe["steps"] == 3 and result.recipe["crop_size"] == [32, 32]
     assert (tmp_path / "work" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"

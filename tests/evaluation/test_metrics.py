@@ -87,10 +87,32 @@ def test_mean_average_precision_is_the_mean_over_columns():
 
 def test_bootstrap_interval_of_a_mean_agrees_with_the_normal_one():
     values = np.random.default_rng(0).normal(size=2000)
-    low, high = metrics.bootstrap_interval(lambda drawn: values[drawn].mean(), 2000, draws=1000)
+    low, high = metrics.bootstrap_interval(
+        lambda weights: np.average(values, weights=weights), 2000, draws=1000
+    )
     half = 1.96 * values.std() / np.sqrt(2000)
     assert low == pytest.approx(values.mean() - half, abs=0.15 * half)
     assert high == pytest.approx(values.mean() + half, abs=0.15 * half)
+
+
+@pytest.mark.parametrize("metric", ["mean_per_class", "map11"])
+def test_a_weight_of_two_is_an_example_that_is_there_twice(metric):
+    generator = np.random.default_rng(0)
+    scores, labels = generator.normal(size=(30, 3)), np.arange(30) % 3
+    labels = np.eye(3, dtype=bool)[labels] if metric == "map11" else labels
+    weights = generator.integers(1, 4, 30)
+    rows = np.repeat(np.arange(30), weights)
+    weighted = metrics.METRICS[metric](scores, labels, weights.astype(float))
+    assert weighted == pytest.approx(metrics.METRICS[metric](scores[rows], labels[rows]))
+
+
+@pytest.mark.parametrize("metric", ["mean_per_class", "map11"])
+def test_a_class_with_one_example_is_in_every_draw_of_an_interval(metric):
+    labels = np.array([0, 0, 0, 0, 0, 0, 0, 1])
+    labels = np.eye(2, dtype=bool)[labels] if metric == "map11" else labels
+    scores = np.stack([np.ones(8), np.array([0, 0, 2, 0, 0, 0, 0, 0.5])], axis=1)
+    value, (low, high) = metrics.measure(metric, scores, labels)
+    assert low <= value <= high
 
 
 def test_wilson_interval_equals_scipy():
