@@ -145,8 +145,8 @@ def warn_of_top(encoder: keras.Model) -> None:
     last = compat.layer_before(compat.output_of(encoder))
     if isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) in _OF_CLASSES:
         warnings.warn(
-            f"The encoder ends in {last.name!r}, probabilities of {encoder.output_shape[-1]} classes, which are trained and kept as its "
-            "features: leave a classifier's top away, as keras.applications does with include_top=False, pooling='avg'.",
+            f"The encoder ends in {last.name!r}, probabilities of {encoder.output_shape[-1]} classes, "
+            "for features: leave a classifier's top away, as keras.applications does with include_top=False, pooling='avg'.",
             stacklevel=4,
         )
 
