@@ -3,11 +3,12 @@
     python benchmarks/peers.py --model small --batch 128 --steps 10       (needs .venv-peers: make test-peers)
     python benchmarks/peers.py --model r50 --batch 8 --steps 1
 
-Ours is the step that `fit` runs: SSL-HSIC with its views, or with the images' centres in their place. PyTorch trains the
-same network and heads as BYOL, without views, online classifier or weight average and with SGD (peers_torch.py). One round
-is `--steps` steps of each. Seconds are the least of the rounds' medians, ratios the medians over the rounds of the ratio to
-ours without views in the same round. It needs an idle machine: PyTorch's threads wait for each other in loops, so that beside
-other work its processor time grows as its wall time does.
+PyTorch trains BYOL without views by SGD (peers_torch.py). Ours is the step that `fit` runs of the same network and heads: that
+BYOL, with the images' centres for views; and SSL-HSIC as it is trained, with LARS or AdamW (and, of the small network, online
+classifier and weight average), with the centres and with its views. One round is `--steps` steps of each. Seconds are the
+least of the rounds' medians, ratios the medians over the rounds of the ratio to ours without views in the same round. It
+needs an idle machine: PyTorch's threads wait for each other in loops, so that beside other work its processor time grows as
+its wall time does.
 """
 
 import argparse
@@ -31,6 +32,8 @@ import variants
 
 HERE = Path(__file__).resolve().parent
 BASE = "ours, without views"
+# {name: (what is added to the model's name, the part left out)}
+OURS = {"ours, with views": ("", None), BASE: ("", "views"), "ours, BYOL as PyTorch's": ("_byol", "views")}
 
 
 def ours(name: str, batch_size: int, without: str | None) -> tuple[Callable[[], object], int]:
@@ -77,8 +80,8 @@ def main() -> None:
     options = parser.parse_args()
     peers = Peers(options.peers, options.model, options.batch)
     steps = {}
-    for name, without in (("ours, with views", None), (BASE, "views")):
-        steps[name], parameters = ours(options.model, options.batch, without)
+    for name, (kind, without) in OURS.items():
+        steps[name], parameters = ours(options.model + kind, options.batch, without)
         if parameters != peers.parameters:
             raise SystemExit(
                 f"The networks differ: {parameters} parameters here, {peers.parameters} in PyTorch."

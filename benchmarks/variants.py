@@ -23,7 +23,7 @@ from keras_sslhsic.runs.build import build_model
 from keras_sslhsic.training import ema
 
 PARTS = ("views", "loss", "optimizer", "ema", "target")
-MODELS = ("tiny", "tiny7", "tiny_local", "tiny_swav", "small", "r50", "r50_local")
+MODELS = ("tiny", "tiny7", "tiny_local", "tiny_swav", "small", "small_byol", "r50", "r50_local", "r50_byol")
 
 
 def build(name: str, batch_size: int, without: str | None = None, precision: str = "float32"):
@@ -33,8 +33,9 @@ def build(name: str, batch_size: int, without: str | None = None, precision: str
         name: "tiny" (r18 of a quarter of the width, 20-pixel views of 24-pixel images: for checks), "tiny7" (four
             bottlenecks after the 7x7 stem, 40-pixel views of 48-pixel images), "small" (the model of
             configs/fashion_small.py) or "r50" (ResNet-50, BYOL's views at 224 of 256-pixel images, heads of 4096
-            and 256, LARS: the paper's). With "_local", six small views are beside the two of "tiny" and "r50", as SwAV's
-            authors have them; "tiny_swav" is SwAV with these.
+            and 256, LARS: the paper's). With "_byol", BYOL of these two by SGD, without online classifier and weight
+            average, as peers_torch.py trains it. With "_local", six small views are beside the two of "tiny" and "r50",
+            as SwAV's authors have them; "tiny_swav" is SwAV with these.
         batch_size: images of a batch, on one replica.
         without: the part to leave out, one of `PARTS`, or None.
         precision: Keras' dtype policy.
@@ -48,7 +49,12 @@ def build(name: str, batch_size: int, without: str | None = None, precision: str
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy(precision)
     made = {"tiny": _tiny, "tiny7": _tiny7, "small": _small, "r50": _r50, "r50_local": _r50_local}
-    made |= {"tiny_local": _tiny_local, "tiny_swav": _tiny_swav}
+    made |= {
+        "tiny_local": _tiny_local,
+        "tiny_swav": _tiny_swav,
+        "small_byol": _small_byol,
+        "r50_byol": _r50_byol,
+    }
     model, batch = made[name](batch_size, without != "target")
     if without == "optimizer":
         model.compile(_NoUpdate(0.0, name="no_update"), loss=model.objective)
@@ -102,6 +108,24 @@ def _r50(batch_size, target, policy=None):
 
 def _r50_local(batch_size, target):
     return _r50(batch_size, target, "multi_crop")
+
+
+def _small_byol(batch_size, target):
+    encoder = keras_sslhsic.build_encoder("r18_1x", input_shape=(28, 28, 1), stem="imagenet", width=0.5)
+    return _byol(encoder, 1024, views.grayscale(28), target), {
+        "image": tf.TensorSpec([batch_size, 28, 28, 1], tf.uint8)
+    }
+
+
+def _r50_byol(batch_size, target):
+    encoder = keras_sslhsic.build_encoder("r50_1x", input_shape=(224, 224, 3))
+    return _byol(encoder, 4096, "byol", target), {"image": tf.TensorSpec([batch_size, 256, 256, 3], tf.uint8)}
+
+
+def _byol(encoder, hidden, policy, target):
+    model = keras_sslhsic.methods.BYOL(encoder, hidden, 256, target=target, views=policy)
+    model.compile(keras.optimizers.SGD(0.01, 0.9, weight_decay=1e-6))
+    return model
 
 
 class _NoUpdate(keras.optimizers.Optimizer):
