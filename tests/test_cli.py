@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,7 +127,7 @@ def test_help_says_what_every_command_does(capsys):
         (["report", CONFIG], "holds something else than results"),
         (["pretrain", "--resume", "--workdir", "x"], "x holds no run to go on with: name the folder of one."),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.chunks=3"], "cannot be trained on in chunks=3"),
-        (["reproduce", "claims", "--records", CONFIG], "The records hold a line that is no record"),
+        (["reproduce", "claims", "--records", CONFIG], f"Line 1 of {CONFIG} is no record of a training"),
         (["reproduce", "claims", "--records", f"{CONFIG}/x.jsonl"], "Not a directory"),
     ],
 )  # fmt: skip
@@ -368,13 +369,34 @@ def test_what_a_stopped_training_has_saved_is_said(tmp_path, monkeypatch, capsys
     assert capsys.readouterr().err == f"\nSaved: 3 epochs; the {said} goes on.\n\nStopped.\n"
 
 
-def test_a_reader_that_has_enough_is_no_error():
-    command = [sys.executable, "-m", "keras_sslhsic_command", "models"]
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["methods"], ["--version"]])
+def test_what_cannot_be_printed(words, unbuffered):
+    """That a reader has enough is no error; a full disk is a sentence, also where it is found at the end."""
+    command = [sys.executable, "-m", "keras_sslhsic_command", *words]
+    environment = _environment() | {"PYTHONUNBUFFERED": unbuffered}
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, env=environment)
     os.close(write)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+    # argparse passes over what it cannot print at once.
+    expected = 0 if words == ["--version"] and unbuffered else 128 + signal.SIGPIPE
+    assert (done.returncode, done.stderr) == (expected, "")
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert "what is printed, or a file, cannot be written: No space left on device." in done.stderr
+
+
+def test_no_folder_for_temporary_files_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "gone")])
+    assert cli.main(["models"], prepare=tempfile.gettempdir) == 2  # as TensorFlow's import does
+    assert (
+        "models: no folder takes temporary files: make room on the disk, or set TMPDIR"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_environment_asks_for_tracebacks_of_every_error(monkeypatch, capsys):

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -290,3 +291,23 @@ def test_names_as_long_as_file_systems_take_are_locked_and_written(tmp_path):
     with lock.held(target):
         files.write_text(target, "x")
     assert names(tmp_path) == [target.name]
+
+
+@pytest.fixture
+def small_files():
+    """Files of at most 100 bytes, as on a disk that gets full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # Python ignores the signal of it
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_line_that_does_not_fit_is_an_error_and_the_next_one_is_whole(tmp_path):
+    file = tmp_path / "made" / "lines"
+    files.append_line(file, b"a" * 40)
+    with pytest.raises(OSError, match="No space left on device"):
+        files.append_line(file, b"b" * 70)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    files.append_line(file, b"c", flush=False)
+    assert file.read_bytes().split(b"\n") == [b"a" * 40, b"b" * 59, b"c", b""]

@@ -91,6 +91,22 @@ def test_a_choice_is_made_on_held_out_images_and_trends_are_paired(tmp_path):
     assert len(trials.load(file)) == 10
 
 
+def test_a_record_that_was_cut_short_loses_itself_alone(tmp_path):
+    file = tmp_path / "records.jsonl"
+    record(file, {}, 1, 0.0, 0.5)
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:40])  # of one that did not fit on the disk
+    record(file, {}, 2, 0.0, 0.5)
+    with pytest.warns(UserWarning, match=r"Line 2 of .*records\.jsonl is no whole record; it is left out\."):
+        assert [found["seed"] for found in trials.load(file)] == [1, 2]
+    file.write_bytes(whole + b"no record\n")
+    with pytest.raises(ValueError, match=r"Line 2 of .*records\.jsonl is no record of a training"):
+        trials.load(file)
+    if Path("/dev/full").exists():
+        with pytest.raises(OSError, match=r"^/dev/full cannot be written: No space left on device\.$"):
+            trials.add(Path("/dev/full"), {"seed": 1})
+
+
 @pytest.mark.parametrize(
     ("differences", "verdict"),
     [

@@ -168,7 +168,7 @@ def extract_into(
     listed = out.with_name(f"{out.name}.broken.txt")
     files.remove_leftovers(listed)
     if broken:
-        files.write_text(listed, "".join(broken_files.line(*item) for item in sorted(broken.items())))
+        files.write_text(listed, "".join(f"{broken_files.line(*item)}\n" for item in sorted(broken.items())))
     elif found:
         listed.unlink(missing_ok=True)
     _remove(parts)
