@@ -7,7 +7,7 @@ import pytest
 
 from keras_sslhsic import cli
 from keras_sslhsic.evaluation import paper
-from keras_sslhsic.runs import claims, config, reproduce, tables, trials
+from keras_sslhsic.runs import claims, config, pretrain, reproduce, tables, trials
 from keras_sslhsic.runs.reproduce import HELD_OUT, SMALL, Trend
 from keras_sslhsic.runs.tables import TABLES
 
@@ -154,6 +154,23 @@ def test_the_paper_scale_is_listed_and_what_cannot_be_is_a_sentence(capsys, tmp_
     ):
         assert cli.main(words) == 2
         assert message in capsys.readouterr().err
+
+
+def test_what_is_saved_of_what_ctrl_c_stops_is_said(tmp_path, monkeypatch, capsys):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trials, "train", stop)
+    monkeypatch.setattr(pretrain, "run", stop)
+    records = tmp_path / "records.jsonl"
+    assert cli.main(["reproduce", "features", "--records", str(records)]) == 130
+    assert (
+        capsys.readouterr().err
+        == f"\nThe trainings that were finished are in {records}; the same command goes on.\n\nStopped.\n"
+    )
+    row = ["--row", "SSL-HSIC, 64 features", "--workdir", str(tmp_path / "run")]
+    assert cli.main(["reproduce", "features", "--scale", "paper", *row]) == 130
+    assert capsys.readouterr().err == "\nNo epoch is saved yet; the same command begins anew.\n\nStopped.\n"
 
 
 @pytest.mark.slow

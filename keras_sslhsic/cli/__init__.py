@@ -162,7 +162,7 @@ def _check_images(options: argparse.Namespace) -> None:
 def _explain(error: Exception) -> str:
     """What an error says, as a sentence."""
     if isinstance(error, FileNotFoundError) and error.errno and not error.filename:
-        if "temporary directory" in error.strerror:  # TensorFlow's import asks for it
+        if "temporary directory" in str(error):  # TensorFlow's import asks for it
             return "no folder takes temporary files: make room on the disk, or set TMPDIR to one that can be written to."
         return "the current folder was deleted: change to one that exists."  # of `os.getcwd`
     if isinstance(error, OSError) and error.errno in FULL and not error.filename:

@@ -1,5 +1,6 @@
 """A whole run from its config: data, training, evaluation, pictures, and a folder that holds them."""
 
+import contextlib
 import os
 import time
 import warnings
@@ -144,21 +145,22 @@ def _pretrain(
     pictures.save(drawn, workdir / folder.VIEWS)
     for line in notices.before_training(config, images, model, trained, intended):
         print(line, flush=True)
-    model.fit(
-        images,
-        epochs=config.epochs,
-        verbose=0,
-        callbacks=[
-            *([TargetEMA(config.target_ema)] if model.target else []),
-            *([ViewSizes(config.view_sizes)] if config.view_sizes else []),
-            StopOnFault(),
-            *callbacks(groups),
-            records,
-            keras.callbacks.TensorBoard(str(workdir / folder.LOGS), write_graph=False),
-            checkpoint,
-            Progress(),
-        ],
-    )
+    with contextlib.closing(Progress()) as bar:
+        model.fit(
+            images,
+            epochs=config.epochs,
+            verbose=0,
+            callbacks=[
+                *([TargetEMA(config.target_ema)] if model.target else []),
+                *([ViewSizes(config.view_sizes)] if config.view_sizes else []),
+                StopOnFault(),
+                *callbacks(groups),
+                records,
+                keras.callbacks.TensorBoard(str(workdir / folder.LOGS), write_graph=False),
+                checkpoint,
+                bar,
+            ],
+        )
     history = folder.read_history(workdir / folder.HISTORY)
     plots.curves(history, workdir / folder.CURVES)
     encoder = model.serving_encoder()
