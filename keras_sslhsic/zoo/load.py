@@ -23,6 +23,7 @@ from keras_sslhsic.encoders.resnet import architecture as named_architecture
 from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.encoders.unlabelled import BareNetworkError
 from keras_sslhsic.files import display
+from keras_sslhsic.words import warn
 from keras_sslhsic.zoo import convert, hub, model_files, registry, sources
 
 
@@ -174,10 +175,9 @@ def _check_for_imagenet(network: keras.Model, path: Path) -> None:
             f"{shown} is an encoder of images {list(network.input_shape[1:])} without normalisation: save "
             "encoders.with_preprocessing(encoder, mean, std), which reads pixels."
         )
-    warnings.warn(
+    warn(
         f"{shown} is an encoder without normalisation: that of ImageNet, and resizing to 224 pixels, are put before it. If "
         "it was trained otherwise, wrap it in encoders.with_preprocessing before saving it.",
-        stacklevel=5,
     )
 
 

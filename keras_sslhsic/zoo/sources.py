@@ -4,11 +4,11 @@ import hashlib
 import os
 import re
 import urllib.parse
-import warnings
 from pathlib import Path
 
 from keras_sslhsic import files
 from keras_sslhsic.files import display
+from keras_sslhsic.words import warn
 from keras_sslhsic.zoo import convert, download, model_files, registry
 
 WEIGHTS_VARIABLE = "KERAS_SSLHSIC_WEIGHTS"
@@ -47,9 +47,8 @@ def find(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path) 
             f"Expected #sha256= and 64 hexadecimal digits at the end of the address, found #{display(fragment)}."
         )
     if known[1] is None:
-        warnings.warn(
+        warn(
             f"{display(address)} is taken as it is, since no hash of it is given: append #sha256=... to have it checked.",
-            stacklevel=4,
         )
     return _cached(address, cache, known[1])
 
@@ -102,10 +101,9 @@ def _published(entry: registry.Entry, cache: Path) -> Path:
         raise FileNotFoundError(_NOT_PUBLISHED.format(name=entry.name, variable=WEIGHTS_VARIABLE))
     print(f"{entry.name}: weights by the authors of {entry.method}, licence {entry.licence}.")
     if entry.sha256 is None:
-        warnings.warn(
+        warn(
             f"{entry.name}: the publisher of the weights states no hash of them, so that it cannot be told whether they are "
             "what was published.",
-            stacklevel=5,
         )
     converted = cache / f"{entry.name}.weights.h5"
     if not _intact(converted):
@@ -155,5 +153,5 @@ def _intact(path: Path) -> bool:
         noted = file.read(100).decode("ascii", "replace").strip()
     if files.sha256(path) == noted:
         return True
-    warnings.warn(f"{display(path)} was altered since it was downloaded; it is fetched again.", stacklevel=2)
+    warn(f"{display(path)} was altered since it was downloaded; it is fetched again.")
     return False
