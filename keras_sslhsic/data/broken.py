@@ -1,12 +1,12 @@
 """What happens to files that cannot be read."""
 
 import threading
-import warnings
 from pathlib import Path
 
 from keras_sslhsic import checks
 from keras_sslhsic.data.decode import DecodeError
 from keras_sslhsic.files import append_line, display
+from keras_sslhsic.words import warn
 
 LOG = "broken_images.log"  # where nothing else is said
 
@@ -64,10 +64,9 @@ class BrokenFiles:
             except OSError as error:
                 self._unwritten = f", which cannot be written ({error.strerror})"
             if len(self.reasons) == 1:
-                warnings.warn(
+                warn(
                     f"Skipping broken files; their names and reasons go to {self._where()}. "
                     f"The first: {display(path)}: {why}",
-                    stacklevel=2,
                 )
             if len(self.reasons) > self.max_broken * self.total:
                 raise TooManyBrokenFiles(self.summary())

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from warnings import warn
 
 import numpy as np
 
 from keras_sslhsic.files import append_line, display, named, read_regular
+from keras_sslhsic.words import warn
 
 MAX_BYTES = 2**30  # of a file of results
 _DEEPEST = 8  # lists and mappings within each other in a result
@@ -190,7 +190,7 @@ def _results(file: Path) -> list[Result]:
             f"{display(file)} holds something else than results: line {foreign[0]} is no record."
         )
     for number in sorted(damaged + foreign):
-        warn(f"Line {number} of {display(file)} is no whole record; it is left out.", stacklevel=4)
+        warn(f"Line {number} of {display(file)} is no whole record; it is left out.")
     return results
 
 

@@ -4,7 +4,6 @@ import functools
 import gc
 import json
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from keras_sslhsic.runs import build, config
 from keras_sslhsic.training import state
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
 from keras_sslhsic.training.strategy import strategy
+from keras_sslhsic.words import warn
 
 Record = dict[str, Any]
 Evals = Mapping[str, Mapping[str, Any]]
@@ -122,9 +122,7 @@ def _records(file: Path, content: bytes) -> list[Record]:
                 raise ValueError(
                     f"Line {number} of {display(file)} is no record of a training: give another file."
                 ) from error
-            warnings.warn(
-                f"Line {number} of {display(file)} is no whole record; it is left out.", stacklevel=4
-            )
+            warn(f"Line {number} of {display(file)} is no whole record; it is left out.")
             continue
         if "settings" in record:
             record["settings"] = plain(config.completed(ConfigDict(record["settings"])))
