@@ -152,8 +152,8 @@ def _check_images(options: argparse.Namespace) -> None:
     except ImportError:
         known = []
     name = re.split("[/:]", given)[0]
-    prepared = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser() / name
-    if name not in known and not prepared.is_dir():
+    prepared = os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
+    if name not in known and not os.path.isdir(os.path.join(prepared, name)):
         raise ValueError(
             f"{display(given)} is no folder, and TensorFlow Datasets has no data set of that name."
         )

@@ -97,13 +97,15 @@ def load_pretrained(
     return encoder
 
 
-def _cache(cache_dir: str | os.PathLike | None) -> Path:
+def _cache(cache_dir: str | os.PathLike | None) -> Path | None:
+    """The folder of downloads; None for a user without a home, who may need none."""
     if cache_dir is not None:
         return Path(cache_dir)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keras_sslhsic"
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return None if folder.startswith("~") else Path(folder, "keras_sslhsic")
 
 
-def _load_found(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path) -> Encoder:
+def _load_found(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path | None) -> Encoder:
     path = sources.find(entry, weights, cache)
     try:
         return load_encoder(path, entry)
