@@ -300,8 +300,10 @@ def named(target: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # HDF5, TensorFlow and this function within itself tell the reason in words alone.
+        # HDF5, TensorFlow and this function within itself tell the reason in words alone, and NumPy the numbers.
         full = next((e for e in FULL if error.errno == e or os.strerror(e) in str(error)), None)
+        if re.fullmatch(r"\d+ requested and \d+ written", str(error)):
+            full = errno.ENOSPC
         of_ours = error.filename is not None and is_leftover(os.fsdecode(error.filename))
         if full is not None:
             reason = os.strerror(full)

@@ -324,6 +324,16 @@ def test_an_error_within_a_pipeline_that_keras_reads_is_its_sentence(monkeypatch
     assert capsys.readouterr().err.startswith("keras-sslhsic export: The number 0 is odd.")
 
 
+def test_an_error_of_one_operation_is_told_without_its_node(monkeypatch, capsys):
+    def load(name):
+        said = "{{function_node __wrapped__A_device_/job:localhost}} runs/logs; Not a directory [Op:A] name: "
+        raise tf.errors.FailedPreconditionError(None, None, said)
+
+    monkeypatch.setattr(cli.arguments, "load", load)
+    assert cli.main(["export", "--model", "a", "--out", "b"]) == 2
+    assert capsys.readouterr().err.startswith("keras-sslhsic export: runs/logs; Not a directory (")
+
+
 @pytest.mark.parametrize("error", [ValueError("too many values"), RuntimeError("no kernel")])
 def test_an_error_of_another_library_says_how_to_see_where_it_comes_from(error, monkeypatch, capsys):
     # As TensorFlow, scikit-learn and others raise it: not from a file of this package.

@@ -176,7 +176,8 @@ def _explain(error: Exception) -> str:
         where = (
             rf"^({graph})?(\{{\{{.*?\}}\}} )?(Error in user-defined function .*? Iterator::\S+: )?[\w.]+: "
         )
-        return re.sub(where, "", str(error).split("\nTraceback")[0])
+        of_node = r"^\{\{.*?\}\} | \[Op:\w+\]( name: )?$"  # of an operation that is run by itself
+        return re.sub(of_node, "", re.sub(where, "", str(error).split("\nTraceback")[0]))
     return str(error)
 
 
