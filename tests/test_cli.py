@@ -21,6 +21,7 @@ from keras_sslhsic import callbacks, cli, export
 from keras_sslhsic.encoders import EncoderSpec
 from keras_sslhsic.evaluation import PROTOCOLS, Result, results
 from keras_sslhsic.runs import build, config, evaluate, folder, pretrain
+from keras_sslhsic.zoo import extract
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "fashion_small.py")
 FOLDER = str(Path(__file__).parent / "data")
@@ -377,6 +378,23 @@ def test_what_a_stopped_training_has_saved_is_said(tmp_path, monkeypatch, capsys
     (tmp_path / folder.CHECKPOINTS / "checkpoint-000003.npz").touch()
     assert cli.main(command) == 130
     assert capsys.readouterr().err == f"\nSaved: 3 epochs; the {said} goes on.\n\nStopped.\n"
+
+
+def test_what_stopped_features_have_saved_is_said(tmp_path, monkeypatch, capsys):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(extract, "extract", stop)
+    out = tmp_path / "features.npz"
+    command = ["extract", "--model", "r18_fashion", "--data", str(tmp_path), "--out", str(out)]
+    assert cli.main(command) == 130
+    assert capsys.readouterr().err == "\nStopped.\n"
+    extract.parts_of(out).mkdir()
+    assert cli.main(command) == 130
+    assert (
+        capsys.readouterr().err
+        == f"\nWhat was computed is in {out}.parts; the same command goes on.\n\nStopped.\n"
+    )
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

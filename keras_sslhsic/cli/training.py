@@ -1,11 +1,8 @@
 """pretrain, config, reproduce: what trains, and what is set of it."""
 
 import argparse
-import contextlib
 import os
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +97,7 @@ def _pretrain(options: argparse.Namespace) -> None:
     settings = _run_config(options)
     finished = options.resume and folder.is_finished(options.workdir)
     before = folder.read_summary(options.workdir) if finished else None
-    with _saved_is_said(options.workdir, "the same command with --resume"):
+    with arguments.saying_what_is_saved(lambda: _saved(options.workdir, "the same command with --resume")):
         summary = pretrain.run(settings, options.workdir, options.resume)
     if summary["results"]:
         print(format_table(summary["results"]))
@@ -111,19 +108,14 @@ def _pretrain(options: argparse.Namespace) -> None:
     print(f"The run is in {display(options.workdir)}: {', '.join(sorted(display(p.name) for p in files))}.")
 
 
-@contextlib.contextmanager
-def _saved_is_said(workdir: str, again: str) -> Iterator[None]:
-    """Of a training that Ctrl-C stops, says what is saved and how to go on."""
+def _saved(workdir: str, again: str) -> str:
+    """What is saved of a training, and how to go on."""
     from keras_sslhsic.runs import folder
     from keras_sslhsic.training.checkpoint import Checkpoint
 
-    try:
-        yield
-    except KeyboardInterrupt:
-        saved = Checkpoint(Path(workdir) / folder.CHECKPOINTS).epoch
-        said = f"Saved: {counted(saved, 'epoch')}" if saved else "No epoch is saved yet"
-        print(f"\n{said}; {again} {'goes on' if saved else 'begins anew'}.", file=sys.stderr)
-        raise
+    saved = Checkpoint(Path(workdir) / folder.CHECKPOINTS).epoch
+    said = f"Saved: {counted(saved, 'epoch')}" if saved else "No epoch is saved yet"
+    return f"{said}; {again} {'goes on' if saved else 'begins anew'}."
 
 
 def _run_config(options: argparse.Namespace) -> Any:
@@ -195,20 +187,15 @@ def _reproduce(options: argparse.Namespace) -> None:
         return
     of = tables.table(options.table)
     if options.scale == "small":
-        try:
+        finished = f"The trainings that were finished are in {display(records)}; the same command goes on."
+        with arguments.saying_what_is_saved(lambda: finished):
             reproduce.run_small(of, records, seeds)
-        except KeyboardInterrupt:
-            print(
-                f"\nThe trainings that were finished are in {display(records)}; the same command goes on.",
-                file=sys.stderr,
-            )
-            raise
         print("\n".join(reproduce.small_lines(of, records)))
     elif options.row is None:
         print("\n".join(reproduce.large_lines(of)))
     elif options.workdir is None:
         raise ValueError("--row wants the folder of its run: give --workdir.")
     else:
-        with _saved_is_said(options.workdir, "the same command"):
+        with arguments.saying_what_is_saved(lambda: _saved(options.workdir, "the same command")):
             reproduce.run_large(of, options.row, Path(options.workdir), options.overrides)
         print(f"The run is in {display(options.workdir)}.")
