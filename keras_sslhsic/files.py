@@ -25,7 +25,7 @@ from typing import Any
 
 _HOST = re.sub(r"[^A-Za-z0-9_]", "_", socket.gethostname())
 _LEFTOVER = re.compile(r"\.(?P<name>.+)\.(?P<host>\w*)-(?P<pid>\d+)-[0-9a-f]{8}\.(partial|earlier)(\.\w+)*")
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 _in_use: set[Path] = set()  # this process's temporary files and folders
 
 
@@ -164,6 +164,34 @@ def write_json(target: str | os.PathLike, content: Any) -> None:
     write_text(target, json.dumps(content, indent=2) + "\n")
 
 
+def append_line(target: str | os.PathLike, line: bytes, flush: bool = True) -> None:
+    """Adds a line, whose end is put to it, to a file, made with its folders if missing.
+
+    It is written by one call: several processes may do so, and a kill leaves no half of one. After a line that was cut short,
+    as by a full disk, it begins a new one.
+
+    Args:
+        target: the file.
+        line: its bytes.
+        flush: as of `written_whole`.
+
+    Raises:
+        OSError: if not all of it can be written.
+    """
+    line, target = line + b"\n", Path(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("ab+", buffering=0) as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                line = b"\n" + line
+        written = file.write(line)
+        if flush:
+            os.fsync(file.fileno())
+    if written != len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @contextlib.contextmanager
 def replaced_folder(target: str | os.PathLike, keep: bool = False) -> Iterator[Path]:
     """Gives an empty folder beside `target` that takes its name at the end, or is removed after an error.
@@ -272,8 +300,10 @@ def named(target: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # HDF5, TensorFlow and this function within itself tell the reason in words alone.
-        full = next((e for e in _FULL if error.errno == e or os.strerror(e) in str(error)), None)
+        # HDF5, TensorFlow and this function within itself tell the reason in words alone, and NumPy the numbers.
+        full = next((e for e in FULL if error.errno == e or os.strerror(e) in str(error)), None)
+        if re.fullmatch(r"\d+ requested and \d+ written", str(error)):
+            full = errno.ENOSPC
         of_ours = error.filename is not None and is_leftover(os.fsdecode(error.filename))
         if full is not None:
             reason = os.strerror(full)

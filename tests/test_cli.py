@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from keras_sslhsic import callbacks, cli, export
 from keras_sslhsic.encoders import EncoderSpec
 from keras_sslhsic.evaluation import PROTOCOLS, Result, results
 from keras_sslhsic.runs import build, config, evaluate, folder, pretrain
+from keras_sslhsic.zoo import extract
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "fashion_small.py")
 FOLDER = str(Path(__file__).parent / "data")
@@ -126,7 +128,7 @@ def test_help_says_what_every_command_does(capsys):
         (["report", CONFIG], "holds something else than results"),
         (["pretrain", "--resume", "--workdir", "x"], "x holds no run to go on with: name the folder of one."),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.chunks=3"], "cannot be trained on in chunks=3"),
-        (["reproduce", "claims", "--records", CONFIG], "The records hold a line that is no record"),
+        (["reproduce", "claims", "--records", CONFIG], f"Line 1 of {CONFIG} is no record of a training"),
         (["reproduce", "claims", "--records", f"{CONFIG}/x.jsonl"], "Not a directory"),
     ],
 )  # fmt: skip
@@ -323,6 +325,16 @@ def test_an_error_within_a_pipeline_that_keras_reads_is_its_sentence(monkeypatch
     assert capsys.readouterr().err.startswith("keras-sslhsic export: The number 0 is odd.")
 
 
+def test_an_error_of_one_operation_is_told_without_its_node(monkeypatch, capsys):
+    def load(name):
+        said = "{{function_node __wrapped__A_device_/job:localhost}} runs/logs; Not a directory [Op:A] name: "
+        raise tf.errors.FailedPreconditionError(None, None, said)
+
+    monkeypatch.setattr(cli.arguments, "load", load)
+    assert cli.main(["export", "--model", "a", "--out", "b"]) == 2
+    assert capsys.readouterr().err.startswith("keras-sslhsic export: runs/logs; Not a directory (")
+
+
 @pytest.mark.parametrize("error", [ValueError("too many values"), RuntimeError("no kernel")])
 def test_an_error_of_another_library_says_how_to_see_where_it_comes_from(error, monkeypatch, capsys):
     # As TensorFlow, scikit-learn and others raise it: not from a file of this package.
@@ -368,13 +380,51 @@ def test_what_a_stopped_training_has_saved_is_said(tmp_path, monkeypatch, capsys
     assert capsys.readouterr().err == f"\nSaved: 3 epochs; the {said} goes on.\n\nStopped.\n"
 
 
-def test_a_reader_that_has_enough_is_no_error():
-    command = [sys.executable, "-m", "keras_sslhsic_command", "models"]
+def test_what_stopped_features_have_saved_is_said(tmp_path, monkeypatch, capsys):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(extract, "extract", stop)
+    out = tmp_path / "features.npz"
+    command = ["extract", "--model", "r18_fashion", "--data", str(tmp_path), "--out", str(out)]
+    assert cli.main(command) == 130
+    assert capsys.readouterr().err == "\nStopped.\n"
+    extract.parts_of(out).mkdir()
+    assert cli.main(command) == 130
+    assert (
+        capsys.readouterr().err
+        == f"\nWhat was computed is in {out}.parts; the same command goes on.\n\nStopped.\n"
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["methods"], ["--version"]])
+def test_what_cannot_be_printed(words, unbuffered):
+    """That a reader has enough is no error; a full disk is a sentence, also where it is found at the end."""
+    command = [sys.executable, "-m", "keras_sslhsic_command", *words]
+    environment = _environment() | {"PYTHONUNBUFFERED": unbuffered}
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, env=environment)
     os.close(write)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+    # argparse passes over what it cannot print at once.
+    expected = 0 if words == ["--version"] and unbuffered else 128 + signal.SIGPIPE
+    assert (done.returncode, done.stderr) == (expected, "")
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert "what is printed, or a file, cannot be written: No space left on device." in done.stderr
+
+
+def test_no_folder_for_temporary_files_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "gone")])
+    assert cli.main(["models"], prepare=tempfile.gettempdir) == 2  # as TensorFlow's import does
+    assert (
+        "models: no folder takes temporary files: make room on the disk, or set TMPDIR"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_environment_asks_for_tracebacks_of_every_error(monkeypatch, capsys):

@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 import keras_sslhsic
+from keras_sslhsic.encoders import with_preprocessing
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md"))]
@@ -70,6 +71,10 @@ def get_config():
 """)
     encoder = keras_sslhsic.load_pretrained("r18_fashion")
     keras_sslhsic.save_pretrained(encoder, "runs/fashion_small")
+    # For a run of the tutorial, which trains for minutes.
+    network = keras_sslhsic.build_encoder("r18_1x", (None, None, 1), width=0.05, stem="imagenet")
+    keras_sslhsic.save_pretrained(with_preprocessing(network, [0.29], [0.35]), "runs/garments")
+    shutil.copy("runs/garments/encoder.keras", "runs/garments/initial_encoder.keras")
     images = keras_sslhsic.data.bundled.load()[1][0][:8]
     return {
         "encoder": encoder,

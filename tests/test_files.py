@@ -3,10 +3,12 @@
 import errno
 import json
 import os
+import resource
 import stat
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from keras_sslhsic import files, lock
@@ -290,3 +292,33 @@ def test_names_as_long_as_file_systems_take_are_locked_and_written(tmp_path):
     with lock.held(target):
         files.write_text(target, "x")
     assert names(tmp_path) == [target.name]
+
+
+@pytest.fixture
+def largest():
+    """Sets how many bytes files may have, as on a disk that gets full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Python ignores the signal of it.
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_line_that_does_not_fit_is_an_error_and_the_next_one_is_whole(tmp_path, largest):
+    file = tmp_path / "made" / "lines"
+    files.append_line(file, b"a" * 40)
+    largest(100)
+    with pytest.raises(OSError, match="No space left on device"):
+        files.append_line(file, b"b" * 70)
+    largest(200)
+    files.append_line(file, b"c", flush=False)
+    assert file.read_bytes().split(b"\n") == [b"a" * 40, b"b" * 59, b"c", b""]
+
+
+def test_an_array_that_does_not_fit_names_the_file(tmp_path, largest):
+    largest(300)  # the header fits
+    with (
+        pytest.raises(OSError, match=rf"^{tmp_path / 'a.npy'} cannot be written: No space left on device\.$"),
+        files.written_whole(tmp_path / "a.npy", ".npy") as temporary,
+    ):
+        np.save(temporary, np.zeros(1000))
+    assert names(tmp_path) == []

@@ -7,7 +7,7 @@ import pytest
 
 from keras_sslhsic import cli
 from keras_sslhsic.evaluation import paper
-from keras_sslhsic.runs import claims, config, reproduce, tables, trials
+from keras_sslhsic.runs import claims, config, pretrain, reproduce, tables, trials
 from keras_sslhsic.runs.reproduce import HELD_OUT, SMALL, Trend
 from keras_sslhsic.runs.tables import TABLES
 
@@ -91,6 +91,22 @@ def test_a_choice_is_made_on_held_out_images_and_trends_are_paired(tmp_path):
     assert len(trials.load(file)) == 10
 
 
+def test_a_record_that_was_cut_short_loses_itself_alone(tmp_path):
+    file = tmp_path / "records.jsonl"
+    record(file, {}, 1, 0.0, 0.5)
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:40])  # of one that did not fit on the disk
+    record(file, {}, 2, 0.0, 0.5)
+    with pytest.warns(UserWarning, match=r"Line 2 of .*records\.jsonl is no whole record; it is left out\."):
+        assert [found["seed"] for found in trials.load(file)] == [1, 2]
+    file.write_bytes(whole + b"no record\n")
+    with pytest.raises(ValueError, match=r"Line 2 of .*records\.jsonl is no record of a training"):
+        trials.load(file)
+    if Path("/dev/full").exists():
+        with pytest.raises(OSError, match=r"^/dev/full cannot be written: No space left on device\.$"):
+            trials.add(Path("/dev/full"), {"seed": 1})
+
+
 @pytest.mark.parametrize(
     ("differences", "verdict"),
     [
@@ -138,6 +154,23 @@ def test_the_paper_scale_is_listed_and_what_cannot_be_is_a_sentence(capsys, tmp_
     ):
         assert cli.main(words) == 2
         assert message in capsys.readouterr().err
+
+
+def test_what_is_saved_of_what_ctrl_c_stops_is_said(tmp_path, monkeypatch, capsys):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trials, "train", stop)
+    monkeypatch.setattr(pretrain, "run", stop)
+    records = tmp_path / "records.jsonl"
+    assert cli.main(["reproduce", "features", "--records", str(records)]) == 130
+    assert (
+        capsys.readouterr().err
+        == f"\nThe trainings that were finished are in {records}; the same command goes on.\n\nStopped.\n"
+    )
+    row = ["--row", "SSL-HSIC, 64 features", "--workdir", str(tmp_path / "run")]
+    assert cli.main(["reproduce", "features", "--scale", "paper", *row]) == 130
+    assert capsys.readouterr().err == "\nNo epoch is saved yet; the same command begins anew.\n\nStopped.\n"
 
 
 @pytest.mark.slow

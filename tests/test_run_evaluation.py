@@ -104,3 +104,9 @@ def test_the_bundled_table_needs_an_encoder_of_its_images(tmp_path, capsys):
     assert "which have 1 channel, and" in capsys.readouterr().err
     assert cli.main(["evaluate", "knn", "--encoder", str(tmp_path / "colour.keras")]) == 2
     assert "reads 3: name others by --data." in capsys.readouterr().err
+
+
+def test_where_no_result_can_be_kept_nothing_is_measured(monkeypatch):
+    monkeypatch.setattr(evaluate, "compare", None)
+    with pytest.raises(OSError, match=r"^/proc/results\.jsonl cannot be written: "):
+        evaluate.measure({}, {}, {}, "/proc/results.jsonl", data="bundled")

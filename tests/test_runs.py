@@ -67,6 +67,11 @@ class Ends(keras.callbacks.Callback):
         self.at_epoch_end(self.model, epoch)
 
 
+class Bar(keras.callbacks.Callback):
+    def close(self):
+        pass
+
+
 @pytest.fixture
 def run_of(trainer, monkeypatch):
     """`pretrain.run` of a tiny network on eight images, evaluation and drawing left out."""
@@ -81,7 +86,7 @@ def run_of(trainer, monkeypatch):
     monkeypatch.setattr(views, "show", lambda *arguments: Figure())
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: path.write_bytes(b"picture"))
     monkeypatch.setattr(keras.callbacks, "TensorBoard", lambda *arguments, **options: Ends())
-    monkeypatch.setattr(pretrain, "Progress", keras.callbacks.Callback)
+    monkeypatch.setattr(pretrain, "Progress", Bar)
     return lambda workdir, resume=False, **fields: pretrain.run(
         ConfigDict(CONFIG.to_dict() | fields), workdir, resume
     )
@@ -100,6 +105,22 @@ def contents(run):
     history, summary = folder.read_history(run / "history.csv"), folder.read_summary(run)
     timeless = dict.fromkeys(("seconds", "checkpoint_seconds"))
     return found, history | timeless, summary | {"seconds": None}
+
+
+def test_the_bar_is_closed_before_a_fault_is_told(run_of, tmp_path, monkeypatch):
+    closed = []
+
+    class Failing(Bar):
+        def on_epoch_end(self, epoch, logs=None):
+            raise OSError("The disk is full.")
+
+        def close(self):
+            closed.append(True)
+
+    monkeypatch.setattr(pretrain, "Progress", Failing)
+    with pytest.raises(OSError, match="The disk is full"):
+        run_of(tmp_path / "run")
+    assert closed
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from keras_sslhsic import checks
 from keras_sslhsic.cli import evaluation, images, interrupts, models, training
-from keras_sslhsic.files import check_writable, display
+from keras_sslhsic.files import FULL, check_writable, display
 from keras_sslhsic.version import __version__
 
 # Each command imports what it needs: help, and what a look at the arguments refuses, come without TensorFlow.
@@ -48,33 +48,20 @@ def main(arguments: Sequence[str] | None = None, prepare: Callable[[], None] = l
         arguments: words of the command; None: those of the process.
         prepare: is called before anything of the package but `cli` is imported.
     """
-    parser = _parser()
-    options, rest = parser.parse_known_args(arguments)
+    options = argparse.Namespace(command="", traceback=False)
     try:
         with interrupts.kept():
-            if options.command == "evaluate" and not options.protocol and {"-h", "--help"} & {*rest}:
-                options.print_help()
-                return 0
-            if options.command != "evaluate":
-                options.overrides = [_override(parser, argument, options) for argument in rest]
-            _check(options)
-            prepare()
-            if options.command == "evaluate":
-                if options.config:
-                    # It may register a protocol, whose settings are flags then.
-                    from keras_sslhsic.runs import config
-
-                    config.load(options.config)
-                parser = _parser(settings_of=options.protocol or "all")
-                options, rest = parser.parse_known_args(arguments)
-                options.overrides = [_override(parser, argument, options) for argument in rest]
-                _check(options)
-            options.run(options)
+            try:
+                _run(options, arguments, prepare)
+            except SystemExit:  # of help
+                _flush()
+                raise
+            _flush()
     except KeyboardInterrupt:
         print("\nStopped.", file=sys.stderr)
         return 130
     except BrokenPipeError:  # who reads the output, as `head`, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 128 + signal.SIGPIPE
     except Exception as error:
         if not isinstance(error, UNUSABLE) and not _is_op_error(error):
@@ -84,9 +71,48 @@ def main(arguments: Sequence[str] | None = None, prepare: Callable[[], None] = l
             return 2
         reason = "\n".join(map(display, _explain(error).split("\n")))
         hint = "" if _is_ours(error) else f" (keras-sslhsic --traceback {options.command} ... shows where.)"
-        print(f"keras-sslhsic {options.command}: {reason}{hint}", file=sys.stderr)
+        _drop_output()
+        command = f"keras-sslhsic {options.command}".rstrip()
+        print(f"{command}: {reason}{hint}", file=sys.stderr)
         return 2
     return 0
+
+
+def _run(options: argparse.Namespace, arguments: Sequence[str] | None, prepare: Callable[[], None]) -> None:
+    """Runs a command, whose options are put into `options`."""
+    parser = _parser()
+    _, rest = parser.parse_known_args(arguments, options)
+    if options.command == "evaluate" and not options.protocol and {"-h", "--help"} & {*rest}:
+        options.print_help()
+        return
+    if options.command != "evaluate":
+        options.overrides = [_override(parser, argument, options) for argument in rest]
+    _check(options)
+    prepare()
+    if options.command == "evaluate":
+        if options.config:
+            # It may register a protocol, whose settings are flags then.
+            from keras_sslhsic.runs import config
+
+            config.load(options.config)
+        parser = _parser(settings_of=options.protocol or "all")
+        options, rest = parser.parse_known_args(arguments)
+        options.overrides = [_override(parser, argument, options) for argument in rest]
+        _check(options)
+    options.run(options)
+
+
+def _flush() -> None:
+    """Prints what is still to be: at its exit, Python could but complain that it fails."""
+    print(end="", flush=True)
+
+
+def _drop_output() -> None:
+    """Drops what is still to be printed if that fails."""
+    try:
+        _flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -126,8 +152,8 @@ def _check_images(options: argparse.Namespace) -> None:
     except ImportError:
         known = []
     name = re.split("[/:]", given)[0]
-    prepared = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser() / name
-    if name not in known and not prepared.is_dir():
+    prepared = os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
+    if name not in known and not os.path.isdir(os.path.join(prepared, name)):
         raise ValueError(
             f"{display(given)} is no folder, and TensorFlow Datasets has no data set of that name."
         )
@@ -135,9 +161,13 @@ def _check_images(options: argparse.Namespace) -> None:
 
 def _explain(error: Exception) -> str:
     """What an error says, as a sentence."""
+    if isinstance(error, FileNotFoundError) and error.errno and not error.filename:
+        if "temporary directory" in str(error):  # TensorFlow's import asks for it
+            return "no folder takes temporary files: make room on the disk, or set TMPDIR to one that can be written to."
+        return "the current folder was deleted: change to one that exists."  # of `os.getcwd`
+    if isinstance(error, OSError) and error.errno in FULL and not error.filename:
+        return f"what is printed, or a file, cannot be written: {error.strerror}."
     if isinstance(error, FileNotFoundError) and error.errno:
-        if not error.filename:  # as of `os.getcwd`
-            return "the current folder was deleted: change to one that exists."
         return f"there is no file or folder {display(error.filename)}; give one that exists."
     if isinstance(error, OSError) and error.filename:
         return f"{display(error.filename)}: {error.strerror}."
@@ -146,7 +176,8 @@ def _explain(error: Exception) -> str:
         where = (
             rf"^({graph})?(\{{\{{.*?\}}\}} )?(Error in user-defined function .*? Iterator::\S+: )?[\w.]+: "
         )
-        return re.sub(where, "", str(error).split("\nTraceback")[0])
+        of_node = r"^\{\{.*?\}\} | \[Op:\w+\]( name: )?$"  # of an operation that is run by itself
+        return re.sub(of_node, "", re.sub(where, "", str(error).split("\nTraceback")[0]))
     return str(error)
 
 

@@ -1,7 +1,9 @@
 """What several commands share: flags, and the encoder that a flag names."""
 
 import argparse
-from collections.abc import Callable
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -30,6 +32,17 @@ def image_size(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--image-size", type=int, help=f"side {what} (default: that it was trained at, where it is known)"
     )
+
+
+@contextlib.contextmanager
+def saying_what_is_saved(said: Callable[[], str]) -> Iterator[None]:
+    """Of what Ctrl-C stops, prints what is saved and how to go on, if there is something to say."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if text := said():
+            print(f"\n{text}", file=sys.stderr)
+        raise
 
 
 def load(name: str) -> Any:

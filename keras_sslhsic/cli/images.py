@@ -1,6 +1,7 @@
 """extract, index, search, inspect: what is done with images."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from keras_sslhsic.cli import arguments
@@ -80,9 +81,18 @@ def _extract(options: argparse.Namespace) -> None:
     elif options.beam_options or options.shards:
         raise ValueError("--beam-options and --shards go with --runner, such as --runner DirectRunner.")
     else:
-        from keras_sslhsic.zoo.extract import extract
+        from keras_sslhsic.zoo.extract import extract, parts_of
 
-        extracted = extract(options.model, options.data, options.out, *settings)
+        def saved() -> str:
+            parts = parts_of(Path(options.out))
+            return (
+                f"What was computed is in {display(parts)}; the same command goes on."
+                if parts.exists()
+                else ""
+            )
+
+        with arguments.saying_what_is_saved(saved):
+            extracted = extract(options.model, options.data, options.out, *settings)
     out, data = display(extracted.out), display(options.data)
     size = f", of images of {extracted.image_size} pixels" if extracted.image_size else ""
     print(f"{counted(extracted.rows, 'row')} in {out}, {extracted.computed} of them computed now{size}.")

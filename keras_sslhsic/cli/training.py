@@ -3,7 +3,6 @@
 import argparse
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,20 +93,12 @@ def _pretrain(options: argparse.Namespace) -> None:
     from keras_sslhsic.files import is_leftover
     from keras_sslhsic.runs import folder, pretrain
     from keras_sslhsic.runs.evaluate import format_table
-    from keras_sslhsic.training.checkpoint import Checkpoint
 
     settings = _run_config(options)
     finished = options.resume and folder.is_finished(options.workdir)
     before = folder.read_summary(options.workdir) if finished else None
-    try:
+    with arguments.saying_what_is_saved(lambda: _saved(options.workdir, "the same command with --resume")):
         summary = pretrain.run(settings, options.workdir, options.resume)
-    except KeyboardInterrupt:
-        saved = Checkpoint(Path(options.workdir) / folder.CHECKPOINTS).epoch
-        said = f"Saved: {counted(saved, 'epoch')}; the" if saved else "No epoch is saved yet; the"
-        print(
-            f"\n{said} same command with --resume {'goes on' if saved else 'begins anew'}.", file=sys.stderr
-        )
-        raise
     if summary["results"]:
         print(format_table(summary["results"]))
         print(f"`keras-sslhsic report {display(options.workdir)}` prints them with their 95 % intervals.")
@@ -115,6 +106,16 @@ def _pretrain(options: argparse.Namespace) -> None:
         print("The run was finished before; nothing was changed.")
     files = (p for p in Path(options.workdir).iterdir() if p.is_file() and not is_leftover(p))
     print(f"The run is in {display(options.workdir)}: {', '.join(sorted(display(p.name) for p in files))}.")
+
+
+def _saved(workdir: str, again: str) -> str:
+    """What is saved of a training, and how to go on."""
+    from keras_sslhsic.runs import folder
+    from keras_sslhsic.training.checkpoint import Checkpoint
+
+    saved = Checkpoint(Path(workdir) / folder.CHECKPOINTS).epoch
+    said = f"Saved: {counted(saved, 'epoch')}" if saved else "No epoch is saved yet"
+    return f"{said}; {again} {'goes on' if saved else 'begins anew'}."
 
 
 def _run_config(options: argparse.Namespace) -> Any:
@@ -186,12 +187,15 @@ def _reproduce(options: argparse.Namespace) -> None:
         return
     of = tables.table(options.table)
     if options.scale == "small":
-        reproduce.run_small(of, records, seeds)
+        finished = f"The trainings that were finished are in {display(records)}; the same command goes on."
+        with arguments.saying_what_is_saved(lambda: finished):
+            reproduce.run_small(of, records, seeds)
         print("\n".join(reproduce.small_lines(of, records)))
     elif options.row is None:
         print("\n".join(reproduce.large_lines(of)))
     elif options.workdir is None:
         raise ValueError("--row wants the folder of its run: give --workdir.")
     else:
-        reproduce.run_large(of, options.row, Path(options.workdir), options.overrides)
+        with arguments.saying_what_is_saved(lambda: _saved(options.workdir, "the same command")):
+            reproduce.run_large(of, options.row, Path(options.workdir), options.overrides)
         print(f"The run is in {display(options.workdir)}.")

@@ -1,12 +1,12 @@
 """What happens to files that cannot be read."""
 
 import threading
-import warnings
 from pathlib import Path
 
 from keras_sslhsic import checks
 from keras_sslhsic.data.decode import DecodeError
-from keras_sslhsic.files import display
+from keras_sslhsic.files import append_line, display
+from keras_sslhsic.words import warn
 
 LOG = "broken_images.log"  # where nothing else is said
 
@@ -19,7 +19,7 @@ def reason(error: Exception, path: str) -> str:
 
 def line(path: str, why: str) -> str:
     """What lists of broken files say of one: its name and the reason, with a tab between."""
-    return f"{display(path)}\t{why}\n"
+    return f"{display(path)}\t{why}"
 
 
 class TooManyBrokenFiles(RuntimeError):
@@ -47,7 +47,7 @@ class BrokenFiles:
         self.total, self.on_error, self.max_broken, self.log = total, on_error, max_broken, Path(log)
         self.reasons: dict[str, str] = {}
         self._unwritten = ""
-        self._named: set[str] | None = None  # lines that the log had at the first broken file
+        self._named: set[bytes] | None = None  # lines that the log had at the first broken file
         self._lock = threading.Lock()
 
     def report(self, path: str, error: Exception) -> None:
@@ -60,22 +60,22 @@ class BrokenFiles:
                 return
             self.reasons[path] = why
             try:
-                with self.log.open("a+", encoding="utf-8", errors="backslashreplace") as log:
-                    if self._named is None:
-                        log.seek(0)
-                        self._named = set(log)
-                    if line(path, why) not in self._named:
-                        log.write(line(path, why))
+                self._list(line(path, why).encode())
             except OSError as error:
                 self._unwritten = f", which cannot be written ({error.strerror})"
             if len(self.reasons) == 1:
-                warnings.warn(
+                warn(
                     f"Skipping broken files; their names and reasons go to {self._where()}. "
                     f"The first: {display(path)}: {why}",
-                    stacklevel=2,
                 )
             if len(self.reasons) > self.max_broken * self.total:
                 raise TooManyBrokenFiles(self.summary())
+
+    def _list(self, entry: bytes) -> None:
+        if self._named is None:
+            self._named = {*self.log.read_bytes().splitlines()} if self.log.exists() else set()
+        if entry not in self._named:
+            append_line(self.log, entry, flush=False)
 
     def summary(self) -> str:
         """The count, the first five files with their reasons, and what to do."""

@@ -2,7 +2,6 @@
 
 import io
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from keras_sslhsic.data.images import Images, Read, digest, part, spread
 from keras_sslhsic.data.memory import Budget
 from keras_sslhsic.data.order import Order
 from keras_sslhsic.files import display, open_regular
+from keras_sslhsic.words import warn
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp"})
 _SYSTEM = "lost+found"  # at the top of a file system, and its own
@@ -45,9 +45,8 @@ def list_images(path: str | Path) -> list[str]:
     found = list(walk(root))
     files = [file for file in found if is_image(file)]
     if own := [file for file in found if pictures.is_own(file)]:
-        warnings.warn(
+        warn(
             f"Left out what keras_sslhsic wrote itself, {len(own)} pictures under {display(root)}, such as {display(own[0])}.",
-            stacklevel=3,
         )
     if not files:
         raise FileNotFoundError(f"{display(root)} holds no images ({', '.join(sorted(EXTENSIONS))}).")

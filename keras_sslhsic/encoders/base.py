@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,6 +14,7 @@ from keras_sslhsic.encoders.checks import check_given, check_images, check_netwo
 from keras_sslhsic.encoders.dilation import StageMaps, dense_copy
 from keras_sslhsic.encoders.preprocess import per_channel, preprocess
 from keras_sslhsic.encoders.spec import EncoderSpec, find_stages
+from keras_sslhsic.words import warn
 
 
 @keras.saving.register_keras_serializable(package="keras_sslhsic")
@@ -227,10 +227,9 @@ def network_to_train(model: keras.Model, mean: Sequence[float], std: Sequence[fl
     advice = "as in dataclasses.replace(keras_sslhsic.views.get(views), mean={}, std={})."
     if spec is None:
         if unlabelled.normalises(model) and np.any(mean):
-            warnings.warn(
+            warn(
                 f"{model.name} normalises its images itself, and is given normalised ones: give views that leave pixels in "
                 "[0, 255], if it reads those, " + advice.format((0.0,) * len(mean), (1 / 255,) * len(std)),
-                stacklevel=2,
             )
         return model
     known, found = spec.normalisation, (tuple(mean), tuple(std))

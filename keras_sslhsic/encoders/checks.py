@@ -1,6 +1,5 @@
 """The one check of the images that are given to an encoder."""
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from keras_sslhsic import compat
 from keras_sslhsic.data.images import Images, unpack
+from keras_sslhsic.words import warn
 
 _OF_CLASSES = (keras.activations.softmax, keras.activations.sigmoid)
 _NO_ARRAYS = (tf.RaggedTensor, tf.RaggedTensorSpec, tf.SparseTensor, tf.SparseTensorSpec)
@@ -77,7 +77,7 @@ def _check_range(images: Any) -> None:
     if 0 < high <= 1:
         if images.shape[0] > 1:
             raise ValueError(f"{found}: multiply by 255.")
-        warnings.warn(f"{found}: multiply by 255, unless it is that dark.", stacklevel=4)
+        warn(f"{found}: multiply by 255, unless it is that dark.")
 
 
 def check_dataset(dataset: tf.data.Dataset, shape: Sequence[int | None], endless: bool = False) -> None:
@@ -144,10 +144,9 @@ def warn_of_top(encoder: keras.Model) -> None:
     """Warns of a network to train whose last layer gives probabilities of classes, not features."""
     last = compat.layer_before(compat.output_of(encoder))
     if isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) in _OF_CLASSES:
-        warnings.warn(
+        warn(
             f"The encoder ends in {last.name!r}, probabilities of {encoder.output_shape[-1]} classes, "
-            "for features: leave a classifier's top away, as keras.applications does with include_top=False, pooling='avg'.",
-            stacklevel=4,
+            "for features: leave a classifier's top away, as keras.applications does with include_top=False, pooling='avg'."
         )
 
 

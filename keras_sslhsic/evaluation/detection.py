@@ -30,6 +30,7 @@ from keras_sslhsic.evaluation.protocol import register
 from keras_sslhsic.evaluation.results import Result
 from keras_sslhsic.evaluation.settings import SEED, Setting, natural, positive, text
 from keras_sslhsic.files import check_writable, display, read_regular
+from keras_sslhsic.lock import held
 
 COCO = "coco"
 ENGINE = "KERAS_SSLHSIC_DETECTION"  # environment variable: the Python of the other environment
@@ -273,6 +274,7 @@ def detect(
     Raises:
         ValueError: for an encoder that is no such ResNet, a size that cannot be, no engine, or a training that diverges.
         RuntimeError: if the engine fails; says why.
+        lock.InUseError: if another process trains the same in `work_dir`.
     """
     program, encoder = engine_of(engine), encoder_of(encoder)
     if image_size % _SIDE:
@@ -298,10 +300,11 @@ def detect(
         folder = (
             Path(work_dir or temporary).absolute() / f"detection-{hashlib.sha256(named).hexdigest()[:16]}"
         )
-        if not (folder / "result.json").exists():
-            dense.write(folder / "weights.npz", weights)
-            (folder / "job.json").write_text(json.dumps(job))
-            _run(program, folder, verbose)
+        with held(folder):
+            if not (folder / "result.json").exists():
+                dense.write(folder / "weights.npz", weights)
+                (folder / "job.json").write_text(json.dumps(job))
+                _run(program, folder, verbose)
         found = json.loads((folder / "result.json").read_text())
     if not found["finite"]:
         raise ValueError(f"The network diverged: lower the learning rate ({learning_rate:g}).")

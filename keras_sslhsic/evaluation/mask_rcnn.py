@@ -323,7 +323,9 @@ def run(folder: Path) -> None:
     }
     result["finite"] = all(np.isfinite(v.numpy()).all() for v in model.trainable_variables)
     result["engine"] = f"tf-models-official {version('tf-models-official')}"
-    (folder / "result.json").write_text(json.dumps(result))
+    written = folder / ".result.json"
+    written.write_text(json.dumps(result))
+    written.replace(folder / "result.json")  # there, it is whole
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
 """What an evaluation returns, and the file of JSON lines that keeps it."""
 
 import dataclasses
-import errno
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from warnings import warn
 
 import numpy as np
 
-from keras_sslhsic.files import display, named, read_regular
+from keras_sslhsic.files import append_line, display, named, read_regular
+from keras_sslhsic.words import warn
 
 MAX_BYTES = 2**30  # of a file of results
 _DEEPEST = 8  # lists and mappings within each other in a result
@@ -129,33 +128,22 @@ class Result:
 def append(path: str | os.PathLike, result: Result) -> None:
     """Adds a result to a file of JSON lines, made with its folders if missing.
 
-    The line is written by one call and synchronised to the disk. After a line that was cut short, by a kill or a full
-    disk, it begins a new one.
+    The line is on the disk then; see `files.append_line`.
 
     Raises:
         TypeError: if the result holds what JSON cannot.
         ValueError: if `read` would leave it out.
         OSError: if it cannot be written.
     """
-    line = json.dumps(result.to_dict()).encode() + b"\n"
+    line = json.dumps(result.to_dict()).encode()
     if not _is_result(json.loads(line)):
         raise ValueError(
             "Expected a result with a value and an interval (low, high) that are shares in [0, 1], or of another unit "
             f"from 0 up, low first, and counts of at least 1; found value {result.value}, interval {result.interval}, unit "
             f"{result.unit} and {result.num_test} test images."
         )
-    path = Path(path)
     with named(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab+", buffering=0) as file:
-            if file.seek(0, os.SEEK_END):
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    line = b"\n" + line
-            written = file.write(line)
-            os.fsync(file.fileno())
-        if written != len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append_line(path, line)
 
 
 def read(path: str | os.PathLike) -> list[Result]:
@@ -202,7 +190,7 @@ def _results(file: Path) -> list[Result]:
             f"{display(file)} holds something else than results: line {foreign[0]} is no record."
         )
     for number in sorted(damaged + foreign):
-        warn(f"Line {number} of {display(file)} is no whole record; it is left out.", stacklevel=4)
+        warn(f"Line {number} of {display(file)} is no whole record; it is left out.")
     return results
 
 

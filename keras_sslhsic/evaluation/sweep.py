@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -13,6 +12,7 @@ import tensorflow as tf
 
 from keras_sslhsic import checks
 from keras_sslhsic.evaluation.settings import SEED, Setting, natural, positive
+from keras_sslhsic.words import warn
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,9 @@ def scale_rates(candidates: Sequence[Candidate], asked: int, ran: int) -> tuple[
 def warn_of_batch(asked: int, ran: int) -> None:
     """Warns if the batch is another one than was asked for."""
     if ran != asked:
-        warnings.warn(
+        warn(
             f"Batches have {ran} images, where {asked} were asked for: the learning rates are scaled by "
             f"{ran / asked:g}.",
-            stacklevel=3,
         )
 
 
@@ -111,10 +110,9 @@ def choose(values: Sequence[float] | np.ndarray, **settings: Sequence[float]) ->
         as_good = {rounded[i] for i in np.flatnonzero(np.asarray(values) == values[best])}
         if len(distinct) >= 3 and as_good <= {distinct[0], distinct[-1]}:
             at_edge.append(name)
-            warnings.warn(
+            warn(
                 f"The best {name} of the sweep, {rounded[best]:g}, is at its edge ({distinct[0]:g} to "
                 f"{distinct[-1]:g}): a better one may lie beyond. Widen the sweep.",
-                stacklevel=3,
             )
     return Choice(best, float(values[best]), tuple(at_edge))
 

@@ -22,12 +22,14 @@ def export_litert(model: keras.Model, path: str | os.PathLike) -> None:
     Raises:
         ValueError: if `model` does not read images, computes in half precision, or LiteRT lacks one of its
             operations (antialiasing) or answers otherwise than the model.
+        OSError: if it cannot be written, nor the SavedModel that it is made of where temporary files go.
     """
     files.check_writable(path)
     encoder = encoder_of(model)
     check_precision(encoder, "LiteRT")
     with tempfile.TemporaryDirectory() as folder:
-        write(folded(encoder), encoder.spec, folder)
+        with files.named(folder):
+            write(folded(encoder), encoder.spec, folder)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["serving_default"])
         try:
             content = converter.convert()

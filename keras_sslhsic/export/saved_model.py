@@ -72,11 +72,8 @@ def export_saved_model(
         if target.exists():
             _check_replaceable(target)
         with files.replaced_folder(target) as folder:
-            try:
-                served = encoder if keep_batch_norm else folded(encoder)
-                write(served, encoder.spec, str(folder), max_pixels)
-            except tf.errors.OpError as error:  # its operations on files have errors of their own
-                raise OSError(str(error)) from error
+            served = encoder if keep_batch_norm else folded(encoder)
+            write(served, encoder.spec, str(folder), max_pixels)
             files.write_json(folder / NOTE_FILE, {"version": __version__})
 
 
@@ -103,7 +100,11 @@ class _Served(tf.Module):
 
 
 def write(model: keras.Model, spec: EncoderSpec, path: str, max_pixels: int = decode.MAX_PIXELS) -> None:
-    """Writes a SavedModel of an encoder with this spec, or what `served.folded` makes of one; see `export_saved_model`."""
+    """Writes a SavedModel of an encoder with this spec, or what `served.folded` makes of one; see `export_saved_model`.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
 
     def train(image: tf.Tensor) -> tf.Tensor:
         return model(image, training=True)
@@ -143,7 +144,10 @@ def write(model: keras.Model, spec: EncoderSpec, path: str, max_pixels: int = de
         signatures = {"serving_default": traced(serve(model), image_spec(spec))}
         if spec.channels in (1, 3, 4):
             signatures["encoded"] = traced(encoded, tf.TensorSpec([None], tf.string, name="bytes"))
-        tf.saved_model.save(served, path, signatures)
+        try:
+            tf.saved_model.save(served, path, signatures)
+        except tf.errors.OpError as error:  # its operations on files have errors of their own
+            raise OSError(str(error)) from error
 
 
 @contextlib.contextmanager

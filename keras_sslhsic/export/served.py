@@ -1,6 +1,5 @@
 """What all formats write and are held against: the function that is served."""
 
-import warnings
 from collections.abc import Callable
 
 import keras
@@ -10,6 +9,7 @@ import tensorflow as tf
 from keras_sslhsic import compat
 from keras_sslhsic.encoders import Encoder, EncoderSpec
 from keras_sslhsic.encoders.folding import fold_batch_norm
+from keras_sslhsic.words import warn
 
 
 def image_spec(spec: EncoderSpec, dtype: tf.DType = tf.uint8) -> tf.TensorSpec:
@@ -31,10 +31,9 @@ def folded(encoder: Encoder) -> keras.Model:
     try:
         return fold_batch_norm(encoder)
     except Exception as error:  # of copying layers: Lambda, or some without get_config
-        warnings.warn(
+        warn(
             "Batch normalisation is not folded, which is a tenth slower, as a layer cannot be copied: "
             + str(error).split(". ")[0],
-            stacklevel=4,
         )
         return encoder
 

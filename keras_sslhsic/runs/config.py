@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import importlib.util
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from keras_sslhsic.files import display
 from keras_sslhsic.losses import LOSSES
 from keras_sslhsic.methods import METHODS
 from keras_sslhsic.runs import schema
+from keras_sslhsic.words import warn
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> ConfigDict:
@@ -254,9 +254,8 @@ def _leave_out(config: ConfigDict, choice: str, value: Any) -> None:
             *parents, name = field.split(".")
             del functools.reduce(ConfigDict.__getitem__, parents, config)[name]
     if gone:
-        warnings.warn(
+        warn(
             f"{choice}={value}: what the config says for another one is left out: {', '.join(gone)}.",
-            stacklevel=4,
         )
 
 

@@ -23,7 +23,7 @@ from keras_sslhsic.evaluation.loading import FOR_FEATURES, FOR_TRAINING
 from keras_sslhsic.evaluation.probes import Evaluate
 from keras_sslhsic.evaluation.protocol import Protocol
 from keras_sslhsic.evaluation.settings import checked
-from keras_sslhsic.files import display
+from keras_sslhsic.files import check_writable, display
 from keras_sslhsic.runs import build, folder
 from keras_sslhsic.zoo import model_files
 
@@ -230,11 +230,13 @@ def measure(
 
     Raises:
         ValueError: if the file holds something else than results; as `compare`.
+        OSError: if it cannot be made, before anything is measured.
     """
     try:
         known = results.read(file)
     except FileNotFoundError:  # or no whole line: a run was killed while it wrote the first
         known = []
+        check_writable(file)
     found = []
     for result in compare(encoders, evals, splits, **options):
         # A run that was killed after this, and went on, has it already.

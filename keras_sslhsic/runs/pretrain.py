@@ -1,8 +1,8 @@
 """A whole run from its config: data, training, evaluation, pictures, and a folder that holds them."""
 
+import contextlib
 import os
 import time
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.progress import Progress
 from keras_sslhsic.training.strategy import strategy
 from keras_sslhsic.training.trainer import Trainer
+from keras_sslhsic.words import warn
 from keras_sslhsic.zoo import model_files
 
 
@@ -81,9 +82,8 @@ def run(config: ConfigDict, workdir: str | os.PathLike, resume: bool = False) ->
         # Another process may have begun there just before.
         folder.check_folder(shared if resume else workdir, config, resume)
         if resume and not (shared / folder.CONFIG).exists():
-            warnings.warn(
+            warn(
                 f"The run in {display(shared)} had not begun: it has no {folder.CONFIG}. It begins now.",
-                stacklevel=2,
             )
         return _pretrain(config, shared, workdir, machines, started, intended)
 
@@ -136,29 +136,29 @@ def _pretrain(
 
     trained = checkpoint.restore(model)
     if records.rows and not trained:
-        warnings.warn(
+        warn(
             f"There is no checkpoint in {display(checkpoint.directory)}: training begins with the first epoch.",
-            stacklevel=3,
         )
     checkpoint.train_on(images)  # those of before, or nothing is drawn
     pictures.save(drawn, workdir / folder.VIEWS)
     for line in notices.before_training(config, images, model, trained, intended):
         print(line, flush=True)
-    model.fit(
-        images,
-        epochs=config.epochs,
-        verbose=0,
-        callbacks=[
-            *([TargetEMA(config.target_ema)] if model.target else []),
-            *([ViewSizes(config.view_sizes)] if config.view_sizes else []),
-            StopOnFault(),
-            *callbacks(groups),
-            records,
-            keras.callbacks.TensorBoard(str(workdir / folder.LOGS), write_graph=False),
-            checkpoint,
-            Progress(),
-        ],
-    )
+    with contextlib.closing(Progress()) as bar:
+        model.fit(
+            images,
+            epochs=config.epochs,
+            verbose=0,
+            callbacks=[
+                *([TargetEMA(config.target_ema)] if model.target else []),
+                *([ViewSizes(config.view_sizes)] if config.view_sizes else []),
+                StopOnFault(),
+                *callbacks(groups),
+                records,
+                keras.callbacks.TensorBoard(str(workdir / folder.LOGS), write_graph=False),
+                checkpoint,
+                bar,
+            ],
+        )
     history = folder.read_history(workdir / folder.HISTORY)
     plots.curves(history, workdir / folder.CURVES)
     encoder = model.serving_encoder()

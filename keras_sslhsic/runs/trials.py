@@ -16,10 +16,13 @@ from scipy import stats
 from keras_sslhsic.data.bundled import Arrays
 from keras_sslhsic.data.sources import bundled_splits, source
 from keras_sslhsic.evaluation.compare import compare
+from keras_sslhsic.evaluation.results import MAX_BYTES
+from keras_sslhsic.files import append_line, display, named, read_regular
 from keras_sslhsic.runs import build, config
 from keras_sslhsic.training import state
 from keras_sslhsic.training.callbacks import StopOnFault, TargetEMA
 from keras_sslhsic.training.strategy import strategy
+from keras_sslhsic.words import warn
 
 Record = dict[str, Any]
 Evals = Mapping[str, Mapping[str, Any]]
@@ -100,24 +103,31 @@ def num_test(record: Record) -> int:
 def load(file: Path) -> list[Record]:
     """The records there are; a setting that came later has its default.
 
+    A line that was cut short, as by a full disk, is left out with a warning.
+
     Raises:
         ValueError: if the file holds something else.
     """
-    return _records(file.read_text()) if file.exists() else []
+    return _records(file, read_regular(file, MAX_BYTES)) if file.exists() else []
 
 
 @functools.lru_cache(maxsize=2)
-def _records(text: str) -> list[Record]:
-    try:
-        records = [dict(json.loads(line)) for line in text.splitlines()]
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"The records hold a line that is no record: {error}. Give another file.") from error
-    return [
-        record | {"settings": plain(config.completed(ConfigDict(record["settings"])))}
-        if "settings" in record
-        else record
-        for record in records
-    ]
+def _records(file: Path, content: bytes) -> list[Record]:
+    records = []
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            record = dict(json.loads(line))
+        except (TypeError, ValueError) as error:
+            if not line.startswith(b"{"):
+                raise ValueError(
+                    f"Line {number} of {display(file)} is no record of a training: give another file."
+                ) from error
+            warn(f"Line {number} of {display(file)} is no whole record; it is left out.")
+            continue
+        if "settings" in record:
+            record["settings"] = plain(config.completed(ConfigDict(record["settings"])))
+        records.append(record)
+    return records
 
 
 def plain(settings: ConfigDict) -> Any:
@@ -132,10 +142,9 @@ def found(file: Path, settings: ConfigDict) -> Record | None:
 
 
 def add(file: Path, record: Record) -> None:
-    """Adds a line, in one piece: several processes may do so, and a kill leaves no half of one."""
-    Path(file).parent.mkdir(parents=True, exist_ok=True)
-    with open(file, "ab", buffering=0) as stream:
-        stream.write((json.dumps(record) + "\n").encode())
+    """Adds a record, by one of several processes; see `files.append_line`."""
+    with named(file):
+        append_line(file, json.dumps(record).encode())
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

@@ -1,6 +1,5 @@
 """Callbacks that belong to training: schedules of target and view size, evaluation weights, faults and collapse."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import keras
 from keras_sslhsic import checks, compat
 from keras_sslhsic.training import schedules
 from keras_sslhsic.training.schedules import TargetDecay
+from keras_sslhsic.words import warn
 
 _CHECK_EVERY = 50  # steps; the model itself notes the exact step of a fault
 
@@ -79,11 +79,10 @@ class TargetEMA(keras.callbacks.Callback):
         total = self.model.target_decay.total_steps and self.total_steps
         if total and not self._warned and made + _coming(self) > total:
             self._warned = True
-            warnings.warn(
+            warn(
                 f"The schedule of the target network, TargetEMA(total_steps={self.total_steps}), ends after {self.total_steps} "
                 f"updates of the weights: the model has made {made}, training goes on, and the target stands still from then "
                 "on. Give the updates of all its training, or TargetEMA() to begin anew in each fit.",
-                stacklevel=2,
             )
 
 
@@ -98,11 +97,10 @@ class WatchRate(keras.callbacks.Callback):
         total, made = schedules.length(schedule), int(compat.updates(self.model.optimizer))
         if total is not None and not self._warned and made + _coming(self) > total:
             self._warned = True
-            warnings.warn(
+            warn(
                 f"The schedule of the learning rate, {type(schedule).__name__}, ends after {total} updates of the weights: the "
                 f"optimizer has made {made}, training goes on, and the rate stays at {float(schedule(total)):g} from then on. "
                 "Give a schedule over all the training, or compile with a new optimizer to begin anew.",
-                stacklevel=2,
             )
 
 
@@ -275,6 +273,6 @@ class WatchCollapse(keras.callbacks.Callback):
             f"outputs is 1. {advice}"
         )
         self._warned = True
-        warnings.warn(message.strip(), stacklevel=2)
+        warn(message.strip())
         if self.stop:
             self.model.stop_training = True

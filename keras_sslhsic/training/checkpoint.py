@@ -7,7 +7,6 @@ import json
 import os
 import re
 import time
-import warnings
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +22,7 @@ from keras_sslhsic.files import display, open_regular, written_whole
 from keras_sslhsic.lock import held
 from keras_sslhsic.training import older_files, state
 from keras_sslhsic.version import __version__
+from keras_sslhsic.words import warn
 
 _NAME = "checkpoint-{:06d}.npz"
 _PATTERN = re.compile(r"checkpoint-(\d{6,})\.npz")
@@ -95,10 +95,9 @@ class Checkpoint(keras.callbacks.Callback):
         # Workers that go on at once find the chief's last file.
         compat.of_all_replicas(self.model.distribute_strategy, 0)
         if self.best is not None and self.best_epoch is None:
-            warnings.warn(
+            warn(
                 f"No epoch has logged {self.best!r}, of which the best checkpoint was to be kept: the logs hold "
                 f"{', '.join(logs or {})}.",
-                stacklevel=2,
             )
 
     def save(self, model: keras.Model, epoch: int) -> Path:
@@ -242,9 +241,8 @@ class Checkpoint(keras.callbacks.Callback):
                 return file, *_read(file)
             except _DamagedError as error:
                 if file not in self._damaged:
-                    warnings.warn(
+                    warn(
                         f"{display(file)} cannot be read ({error}); trying the checkpoint before it.",
-                        stacklevel=2,
                     )
                 self._damaged.add(file)
         if files:

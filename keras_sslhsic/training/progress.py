@@ -11,10 +11,14 @@ _MEASURED = 5  # seconds, and executions, from which the time of an epoch is tol
 
 
 class Progress(keras.callbacks.Callback):
-    """Shows one bar over all epochs and steps, the main metrics beside it, and tells once how long an epoch takes."""
+    """Shows one bar over all epochs and steps, the main metrics beside it, and tells once how long an epoch takes.
+
+    `close` it after a training that failed, so that what is said of it has a line of its own.
+    """
+
+    bar: tqdm | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self.bar: tqdm | None = None
         self.executions: list[tuple[float, int]] = []  # time and step of their ends, until the time is told
         self.told = False
 
@@ -53,6 +57,9 @@ class Progress(keras.callbacks.Callback):
         self.bar.write(f"An epoch takes {_span(seconds * steps)}, the {left}.")
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self.bar is not None:
             self.bar.close()
 

@@ -5,13 +5,13 @@ import os
 import re
 import signal
 import threading
-import warnings
 from collections.abc import Iterable
 
 import keras
 import tensorflow as tf
 
 from keras_sslhsic import compat
+from keras_sslhsic.words import warn
 
 _HELP = (
     "A TPU machine needs the TPU build of TensorFlow, installed last:\n"
@@ -71,11 +71,10 @@ def warn_of_own_statistics(networks: Iterable[keras.Model], strategy: tf.distrib
     layers = [layer for network in networks for layer in compat.every_layer(network)]
     own = [layer.name for layer in layers if isinstance(layer, kind) and not layer.synchronized]
     if count > 1 and own:
-        warnings.warn(
+        warn(
             f"{len(own)} BatchNormalization layers, such as {own[0]}, are not synchronised over the {count} replicas: each "
             "keeps the statistics of its own share, so that the features of an image depend on the replica that computes "
             "them. Make the layers with synchronized=True.",
-            stacklevel=3,
         )
 
 

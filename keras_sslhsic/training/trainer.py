@@ -33,6 +33,7 @@ from keras_sslhsic.training.encoding import EncodingModel, unit_range
 from keras_sslhsic.training.monitor import Monitor
 from keras_sslhsic.training.strategy import warn_of_own_statistics
 from keras_sslhsic.views import policy
+from keras_sslhsic.words import warn
 
 
 class Trainer(EncodingModel):
@@ -351,10 +352,9 @@ class Trainer(EncodingModel):
         most = min(self.steps_per_execution, steps)
         found = next(n for n in range(most, 0, -1) if steps % n == 0)
         if found < most:
-            warnings.warn(
+            warn(
                 f"The {steps} steps of an epoch are no multiple of steps_per_execution, {most}: a call makes {found}, the most "
                 "that divide them.",
-                stacklevel=4,
             )
         return found
 
@@ -625,10 +625,9 @@ class Trainer(EncodingModel):
         if wrong := [one for one in given if not isinstance(one, keras.callbacks.Callback)]:
             raise ValueError(f"callbacks must be objects of keras.callbacks.Callback, found {wrong[0]!r}.")
         if any(isinstance(one, keras.callbacks.BackupAndRestore) for one in given):
-            warnings.warn(
+            warn(
                 "keras.callbacks.BackupAndRestore goes on with the order of images that the first epoch had: use "
                 "keras_sslhsic.callbacks.Checkpoint, which goes on as if nothing had stopped.",
-                stacklevel=3,
             )
         for callback in given:
             if isinstance(callback, keras.callbacks.ModelCheckpoint) and not callback.save_weights_only:
@@ -640,20 +639,19 @@ class Trainer(EncodingModel):
     def _warn(self, data: streams.Given, restored: int, smallest: int) -> None:
         """Warns of batches that training, on views of this size at least, will not go well on."""
         if restored and not isinstance(data, Images):
-            warnings.warn(
+            warn(
                 f"The checkpoint is of epoch {restored}, and the data set starts again at its own beginning, so that the "
                 "weights will not be those of an uninterrupted run: give arrays, or a data set of keras_sslhsic.data "
                 "(data.from_arrays, from_folder, from_tfds).",
-                stacklevel=3,
             )
         if not isinstance(data, tf.distribute.DistributedDataset):
             images, _ = unpack(data.element_spec)
             crops = images if isinstance(images, tuple) else (images,) * self.policy.num_views
             views = dataclasses.replace(self.policy, size=smallest)
             if crops is not images and (message := inputs.aliasing(images, views)):
-                warnings.warn(message, stacklevel=3)
+                warn(message)
             if message := self.objective.warning(crops[0].shape[0], len(crops), self.target):
-                warnings.warn(message, stacklevel=3)
+                warn(message)
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Nothing: every variable is there already, and Keras' way cannot average a dict over several workers."""

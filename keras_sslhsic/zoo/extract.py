@@ -129,7 +129,7 @@ def extract_into(
         out: the file.
         shard: whether it holds a part of the images, which may have no row, and needs no progress bar.
     """
-    parts = out.with_name(f"{out.name}.parts")
+    parts = parts_of(out)
     for path in filter(files.is_leftover, _in_folder(parts)):  # of killed processes: this one holds the lock
         path.unlink()
     encoder_id = encoder_hash(extractor.encoder)
@@ -168,13 +168,18 @@ def extract_into(
     listed = out.with_name(f"{out.name}.broken.txt")
     files.remove_leftovers(listed)
     if broken:
-        files.write_text(listed, "".join(broken_files.line(*item) for item in sorted(broken.items())))
+        files.write_text(listed, "".join(f"{broken_files.line(*item)}\n" for item in sorted(broken.items())))
     elif found:
         listed.unlink(missing_ok=True)
     _remove(parts)
     now = sum(name not in broken for name in todo)
     gone = len(found.keys() - stamps.keys())
     return Extracted(out, len(done) - len(broken), now, gone, broken, extractor.image_size)
+
+
+def parts_of(out: Path) -> Path:
+    """The folder that has what is computed of a file until that is whole."""
+    return out.with_name(f"{out.name}.parts")
 
 
 def _in_folder(parts: Path) -> list[Path]:

@@ -51,7 +51,12 @@ def fetch(address: str, cache_dir: str | os.PathLike | None = None) -> Path:
                 hf_hub_download(repository, file, revision=revision, cache_dir=cache, endpoint=endpoint)
             )
             revision = path.parent.name  # the commit
-    except (OSError, ValueError, errors.EntryNotFoundError) as error:
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        errors.EntryNotFoundError,
+    ) as error:  # the third: no home folder
         reason = str(error).strip().split("\n")[0]
         raise FileNotFoundError(
             f"{display(address)} gives no {file} of save_pretrained: {display(reason)}"

@@ -23,6 +23,7 @@ from keras_sslhsic.encoders.resnet import architecture as named_architecture
 from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.encoders.unlabelled import BareNetworkError
 from keras_sslhsic.files import display
+from keras_sslhsic.words import warn
 from keras_sslhsic.zoo import convert, hub, model_files, registry, sources
 
 
@@ -96,13 +97,15 @@ def load_pretrained(
     return encoder
 
 
-def _cache(cache_dir: str | os.PathLike | None) -> Path:
+def _cache(cache_dir: str | os.PathLike | None) -> Path | None:
+    """The folder of downloads; None for a user without a home, who may need none."""
     if cache_dir is not None:
         return Path(cache_dir)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keras_sslhsic"
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return None if folder.startswith("~") else Path(folder, "keras_sslhsic")
 
 
-def _load_found(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path) -> Encoder:
+def _load_found(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path | None) -> Encoder:
     path = sources.find(entry, weights, cache)
     try:
         return load_encoder(path, entry)
@@ -174,10 +177,9 @@ def _check_for_imagenet(network: keras.Model, path: Path) -> None:
             f"{shown} is an encoder of images {list(network.input_shape[1:])} without normalisation: save "
             "encoders.with_preprocessing(encoder, mean, std), which reads pixels."
         )
-    warnings.warn(
+    warn(
         f"{shown} is an encoder without normalisation: that of ImageNet, and resizing to 224 pixels, are put before it. If "
         "it was trained otherwise, wrap it in encoders.with_preprocessing before saving it.",
-        stacklevel=5,
     )
 
 

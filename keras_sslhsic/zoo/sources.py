@@ -4,11 +4,11 @@ import hashlib
 import os
 import re
 import urllib.parse
-import warnings
 from pathlib import Path
 
 from keras_sslhsic import files
 from keras_sslhsic.files import display
+from keras_sslhsic.words import warn
 from keras_sslhsic.zoo import convert, download, model_files, registry
 
 WEIGHTS_VARIABLE = "KERAS_SSLHSIC_WEIGHTS"
@@ -23,11 +23,11 @@ _NOT_PUBLISHED = """No weights of {name} are at hand: its authors published none
 - or take the untrained network: load_pretrained("{name}", weights="random")."""
 
 
-def find(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path) -> Path:
+def find(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path | None) -> Path:
     """Finds the file with an entry's weights in what `load_pretrained` was given, or the usual places; downloads it.
 
     Raises:
-        FileNotFoundError: if the weights are nowhere.
+        FileNotFoundError: if the weights are nowhere, or there is no cache to download them to.
         ValueError: if a file is not what it should be.
     """
     given = weights if weights is not None else os.environ.get(WEIGHTS_VARIABLE)
@@ -47,9 +47,8 @@ def find(entry: registry.Entry, weights: str | os.PathLike | None, cache: Path) 
             f"Expected #sha256= and 64 hexadecimal digits at the end of the address, found #{display(fragment)}."
         )
     if known[1] is None:
-        warnings.warn(
+        warn(
             f"{display(address)} is taken as it is, since no hash of it is given: append #sha256=... to have it checked.",
-            stacklevel=4,
         )
     return _cached(address, cache, known[1])
 
@@ -93,7 +92,7 @@ def entry_beside(encoder: Path) -> registry.Entry | None:
         raise ValueError(f"{display(file)} is damaged: save the encoder again ({error}).") from error
 
 
-def _published(entry: registry.Entry, cache: Path) -> Path:
+def _published(entry: registry.Entry, cache: Path | None) -> Path:
     if entry.file is not None:
         path = registry.BUNDLED / entry.file
         download.check_sha256(path, entry.sha256)
@@ -102,12 +101,11 @@ def _published(entry: registry.Entry, cache: Path) -> Path:
         raise FileNotFoundError(_NOT_PUBLISHED.format(name=entry.name, variable=WEIGHTS_VARIABLE))
     print(f"{entry.name}: weights by the authors of {entry.method}, licence {entry.licence}.")
     if entry.sha256 is None:
-        warnings.warn(
+        warn(
             f"{entry.name}: the publisher of the weights states no hash of them, so that it cannot be told whether they are "
             "what was published.",
-            stacklevel=5,
         )
-    converted = cache / f"{entry.name}.weights.h5"
+    converted = _in_cache(cache, f"{entry.name}.weights.h5")
     if not _intact(converted):
         official = _cached(entry.url, cache, entry.sha256)
         # Several processes may do this at once: each writes its own temporary file, and the last rename wins.
@@ -117,20 +115,28 @@ def _published(entry: registry.Entry, cache: Path) -> Path:
     return converted
 
 
-def _cached(url: str, cache: Path, sha256: str | None) -> Path:
+def _cached(url: str, cache: Path | None, sha256: str | None) -> Path:
     """The cached copy of an address, downloaded if it is missing or altered."""
     name = Path(urllib.parse.unquote(urllib.parse.urlsplit(url).path)).name
     if not name.strip("."):
         raise ValueError(f"The address {url!r} names no file.")
     # Two addresses may end in the same name.
-    target = cache / f"{hashlib.sha256(url.encode()).hexdigest()[:8]}-{name}"
+    target = _in_cache(cache, f"{hashlib.sha256(url.encode()).hexdigest()[:8]}-{name}")
     if not _intact(target) or (sha256 and files.sha256(target) != sha256.lower()):
         download.fetch(url, target, sha256)
         _write_hash(target)
     return target
 
 
-def forget(path: Path, cache: Path) -> bool:
+def _in_cache(cache: Path | None, name: str) -> Path:
+    if cache is None:
+        raise FileNotFoundError(
+            f"There is no home folder to keep {display(name)} in: set HOME or XDG_CACHE_HOME, or give cache_dir."
+        )
+    return cache / name
+
+
+def forget(path: Path, cache: Path | None) -> bool:
     """Removes a file from the cache that turned out to be unusable, so that it is fetched again; whether it was there."""
     if path.parent != cache:
         return False
@@ -155,5 +161,5 @@ def _intact(path: Path) -> bool:
         noted = file.read(100).decode("ascii", "replace").strip()
     if files.sha256(path) == noted:
         return True
-    warnings.warn(f"{display(path)} was altered since it was downloaded; it is fetched again.", stacklevel=2)
+    warn(f"{display(path)} was altered since it was downloaded; it is fetched again.")
     return False

@@ -308,9 +308,10 @@ def test_a_file_that_may_not_be_read_is_skipped(folder, monkeypatch):
 def test_a_log_that_cannot_be_written_stops_nothing(folder, tmp_path):
     root = folder(24)
     break_some(root, ["text.jpg"])()
-    options = OPTIONS | {"error_log": tmp_path / "missing" / "broken.log"}
+    (tmp_path / "file").touch()
+    options = OPTIONS | {"error_log": tmp_path / "file" / "broken.log"}
     images = from_folder(root, batch_size=25, drop_remainder=False, max_broken=0.1, **options)
-    with pytest.warns(UserWarning, match=r"broken\.log, which cannot be written \(No such file"):
+    with pytest.warns(UserWarning, match=r"broken\.log, which cannot be written \(File exists"):
         (batch,) = images.batches(epochs=1)
     assert len(batch["image"]) == 24 and len(images.broken.reasons) == 1
 

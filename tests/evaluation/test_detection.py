@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_sslhsic import cli, load_pretrained
+from keras_sslhsic import cli, load_pretrained, lock
 from keras_sslhsic.encoders import Architecture, encoder_of, with_preprocessing
 from keras_sslhsic.encoders.resnet import architecture, resnet
 from keras_sslhsic.evaluation import PROTOCOLS, detection, mask_rcnn, results
@@ -208,6 +208,32 @@ def test_average_precision_and_its_interval(tmp_path):
     deviation = (0.6 * 0.4 / 20) ** 0.5
     assert 0.6 - 3 * deviation < low < 0.6 < high < 0.6 + 3 * deviation
     assert mask_rcnn.average_precision(truth, [], "bbox", 0)["AP"] == 0
+
+
+def test_one_process_trains_in_a_folder_and_a_result_that_is_there_is_taken(tmp_path, monkeypatch):
+    write_coco(tmp_path / "own", 2)
+    monkeypatch.chdir(tmp_path)
+    ran = []
+
+    def engine(program, folder, verbose):
+        with pytest.raises(lock.InUseError), lock.held(folder):
+            pass
+        measure = {
+            "AP": 0.5,
+            "interval": [0.4, 0.6],
+            **dict.fromkeys(("AP50", "APs", "APm", "APl", "AP75"), 0.5),
+        }
+        (folder / "result.json").write_text(json.dumps({"finite": True, "engine": "none", "box": measure}))
+        ran.append(json.loads((folder / "job.json").read_text())["steps"])
+
+    monkeypatch.setattr(detection, "_run", engine)
+    encoder = tiny(Architecture((1, 1, 1, 1), (16, 32, 64, 128), False, 16))
+    protocol = PROTOCOLS["detection"]
+    settings = {"steps": 2, "batch_size": 2, "image_size": 64, "work_dir": "work", "engine": sys.executable}
+    splits = protocol.needs.load("own", channels=3)
+    first, second = (protocol.run(encoder, splits, **settings) for _ in range(2))
+    assert ran == [2]
+    assert results.same(first, second) and not list(Path("work").glob(".*"))
 
 
 @in_its_environment

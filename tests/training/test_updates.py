@@ -122,6 +122,8 @@ def test_a_schedule_that_is_over_is_said_once(tiny_model, images, epochs):
                 images, batch_size=8, epochs=count, verbose=0, callbacks=[callbacks.TargetEMA(total_steps=6)]
             )
     found = [str(w.message) for w in caught if "ends after 6 updates" in str(w.message)]
+    # Of the line that calls `fit`: see `words.warn`.
+    assert {w.filename for w in caught if "ends after 6 updates" in str(w.message)} == {__file__}
     assert len(found) == 2
     assert any(
         "TargetEMA(total_steps=6)" in m and "TargetEMA() to begin anew in each fit" in m for m in found

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_sslhsic.export import export_saved_model
+from keras_sslhsic.export import export_litert, export_saved_model
 from keras_sslhsic.zoo import convert, model_files
 from keras_sslhsic.zoo.save import save_pretrained
 
@@ -71,6 +71,18 @@ def test_the_error_names_the_file(name, full, encoder, monkeypatch):
     ):
         write()
     assert [path.read_text() for path in folder.iterdir()] == ["earlier"] * ("." in name)
+
+
+def test_a_full_disk_for_temporary_files_is_named(full, encoder, tmp_path_factory, monkeypatch):
+    folder, limited = full
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    file = tmp_path_factory.mktemp("other") / "a.tflite"
+    with (
+        limited(),
+        pytest.raises(OSError, match=rf"^{folder}/\w+ cannot be written: (No space|File too large).*\.$"),
+    ):
+        export_litert(encoder, file)
+    assert not list(folder.iterdir()) and not list(file.parent.iterdir())
 
 
 def test_what_is_written_by_way_of_memory_is_what_keras_writes(encoder, tmp_path):

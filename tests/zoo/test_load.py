@@ -2,6 +2,7 @@ import dataclasses
 import hashlib
 import http.server
 import multiprocessing
+import os
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -165,6 +166,19 @@ def test_a_download_is_cached_and_works_offline(zoo, weights, server):
         encoder = load_pretrained("small", weights=address)
         np.testing.assert_allclose(encoder(images()), features(weights), atol=1e-5)
     assert server.requests == 1
+
+
+def test_without_a_home_folder_downloads_alone_are_refused(zoo, weights, server, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(
+        os.path, "expanduser", lambda path: path
+    )  # as for a user whom the system does not know
+    assert load_pretrained("small", weights=weights).count_params() > 0
+    zoo(url=f"{server}/small.weights.h5")
+    with pytest.raises(
+        FileNotFoundError, match=r"no home folder to keep small\.weights\.h5 in: set HOME or XDG_CACHE_HOME"
+    ):
+        load_pretrained("small")
 
 
 def test_a_mirror_is_a_base_address(zoo, weights, server, monkeypatch, tmp_path):
