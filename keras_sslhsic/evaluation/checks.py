@@ -12,6 +12,11 @@ def check_features(features: np.ndarray | None, name: str = "features") -> np.nd
     Raises:
         ValueError: if they are not a non-empty matrix, hold NaN or infinity, or are the same for all images.
     """
+    if callable(features):
+        raise ValueError(
+            f"{name} must be numbers [N, F], found the {type(features).__name__}: give "
+            "keras_sslhsic.evaluation.extract_features(encoder, images)."
+        )
     features = np.asarray(features, np.float32)
     if features.ndim != 2 or 0 in features.shape:
         raise ValueError(f"{name} must be a non-empty matrix [N, F], found shape {features.shape}.")

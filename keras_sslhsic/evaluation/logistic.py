@@ -141,6 +141,11 @@ register(
 
 
 def _check(split: Any, name: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    if not isinstance(split, tuple | list) or len(split) != 2:
+        raise ValueError(
+            f"{name} must be (features, labels), found a {type(split).__name__}; features are those of "
+            "keras_sslhsic.evaluation.extract_features(encoder, images)."
+        )
     features, labels = check_features(split[0], f"{name} features"), split[1]
     if metric != "map11":
         return features, check_labels(labels, len(features), f"{name} labels")

@@ -200,8 +200,8 @@ class StopOnFault(keras.callbacks.Callback):
         loss_step, label_step = (int(step) for step in self.model.first_faults.numpy())
         if loss_step >= 0:
             raise FloatingPointError(
-                f"The loss became NaN or infinite at step {loss_step}. Lower the learning rate or warm up for longer; the "
-                "last checkpoint was written before this step."
+                f"The loss became NaN or infinite at step {loss_step}. Lower the learning rate or warm up for longer; "
+                "a checkpoint, if there is one, was written before this step."
             )
         if label_step >= 0:
             raise ValueError(

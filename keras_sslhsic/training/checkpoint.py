@@ -51,8 +51,9 @@ class Checkpoint(keras.callbacks.Callback):
     Args:
         directory: where the files go, `checkpoint-<epoch>.npz`; made if it is missing.
         keep: how many of the newest files stay, >= 1.
-        best: a name in the logs of which more is better, such as "online_accuracy" or the "knn_top1" of a probe before this
-            one in the list of callbacks: the file of the epoch with the largest value stays too, and `restore_best` takes it.
+        best: a name in the logs, such as "online_accuracy" or the "knn_top1" of a probe before this one in the list of
+            callbacks: the file of the epoch with the largest value stays too, or with the least of one that ends in "loss", and
+            `restore_best` takes it.
 
     Attributes:
         seconds: for which training stood still at the end of the last epoch.
@@ -73,7 +74,7 @@ class Checkpoint(keras.callbacks.Callback):
         self.directory = Path(directory)
         self.keep, self.best = keep, best
         self.best_epoch: int | None = None
-        self.best_value = -np.inf
+        self.best_value = self._worst
         self.seconds = 0.0
         self.num_images: int | None = None
         self._data: str | None = None  # digest of the images
@@ -81,11 +82,15 @@ class Checkpoint(keras.callbacks.Callback):
         self._writer = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
 
+    @property
+    def _worst(self) -> float:
+        return np.inf if self.best is not None and self.best.endswith("loss") else -np.inf
+
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         began, logs = time.monotonic(), logs or {}
         if np.isfinite(float(logs.get("loss", 0.0))):  # else the last good checkpoint stays the last
             value = float(logs.get(self.best, np.nan)) if self.best else np.nan
-            if value > self.best_value:
+            if np.sign(self._worst) * value < np.sign(self._worst) * self.best_value:
                 self.best_epoch, self.best_value = epoch + 1, value
             self._begin(self.model, epoch + 1)
         self.seconds = time.monotonic() - began
@@ -202,7 +207,7 @@ class Checkpoint(keras.callbacks.Callback):
 
     def _restore_newest(self, model: keras.Model) -> int:
         self.num_images = self._data = self.best_epoch = None
-        self.best_value = -np.inf
+        self.best_value = self._worst
         newest = self._newest()
         if newest is None:
             return 0

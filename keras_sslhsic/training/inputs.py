@@ -12,6 +12,7 @@ from keras_sslhsic.data.images import Images, unpack
 from keras_sslhsic.encoders import check_images
 from keras_sslhsic.training.streams import STREAMS, check_array, first_batch, flat
 from keras_sslhsic.views import ViewPolicy
+from keras_sslhsic.views import policy as views
 
 Sides: TypeAlias = tuple[int | None, int | None, int | None]  # height, width, channels; None is free
 _REPEAT = "repeat the channel of the images, np.repeat(images, 3, axis=-1)"
@@ -33,8 +34,18 @@ def check(
     """
     if isinstance(x, tf.distribute.DistributedDataset):
         return
-    images, _ = unpack(x.element_spec)
+    images, labels = unpack(x.element_spec)
     crops = isinstance(images, tuple)
+    if isinstance(labels, tf.TensorSpec) and (labels.shape.rank or 0) > 2:
+        raise ValueError(
+            f"Expected labels [B] beside the images, found {labels.shape}: crops that are ready-made have names, "
+            "{'view1': one, 'view2': other}."
+        )
+    if not crops and views.are_none(policy):
+        raise ValueError(
+            "The model has views=None, for crops that are ready-made, {'view1': one, 'view2': other}, and was given images, "
+            "all views of which would be the same: make it with views, such as views='byol'."
+        )
     for image in flat(images):
         if isinstance(image, tf.TensorSpec) and image.shape.rank != 4:
             raise ValueError(

@@ -65,6 +65,16 @@ def strategy(name: str = "auto", tpu: str | None = None) -> tf.distribute.Strate
     return makers[name]()
 
 
+def check_scope(made_in: tf.distribute.Strategy | None) -> None:
+    """Raises a ValueError for a model in the scope of a strategy other than the one that it was made in, None for no one's."""
+    if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not made_in:
+        made = f"in that of a {type(made_in).__name__}" if made_in else "outside of it"
+        raise ValueError(
+            f"The model is in the scope of a {type(tf.distribute.get_strategy()).__name__}, and was made {made}: make its "
+            "encoder, make it and compile it in `with strategy.scope():`, and call fit after that."
+        )
+
+
 def warn_of_own_statistics(networks: Iterable[keras.Model], strategy: tf.distribute.Strategy) -> None:
     """Warns of BatchNormalization that is not synchronised, where several replicas would each keep statistics of their own."""
     count, kind = strategy.num_replicas_in_sync, keras.layers.BatchNormalization

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_sslhsic import compat
 from keras_sslhsic.data import from_arrays
 from keras_sslhsic.data.images import Images, unpack
+from keras_sslhsic.words import warn
 
 # A handle, or what Keras reads as it is.
 Given: TypeAlias = Images | tf.data.Dataset | tf.distribute.DistributedDataset | compat.Batches
@@ -151,7 +152,14 @@ def first_batch(x: Given, labels: bool) -> Any:
 
 
 def of_one_size(x: compat.Batches) -> compat.Batches:
-    """The batches that are as large as the first, in shapes that are static: the last of a PyDataset is often smaller."""
+    """The batches that are as large as the first, in shapes that are static: the last of a PyDataset is often smaller.
+
+    Raises:
+        ValueError: if the last is larger.
+
+    Warns:
+        UserWarning: once for each size of others, which are left out.
+    """
     shapes = [np.shape(image) for image in flat(unpack(x.first)[0])]
 
     def shaped(*batch: Any) -> dict[str, tf.Tensor]:
@@ -163,9 +171,34 @@ def of_one_size(x: compat.Batches) -> compat.Batches:
         return columns if labels is None else columns | {"label": labels}
 
     size, steps = shapes[0][0], x.num_batches
-    if steps and len(flat(unpack(x.source[steps - 1])[0])[0]) != size:
+    last = len(flat(unpack(x.source[steps - 1])[0])[0]) if steps else size
+    if last > size:
+        raise ValueError(
+            f"Expected batches of one size, found {size} images in the first and {last} in the last: make them all of "
+            "one size; the last alone may be smaller, and is left out."
+        )
+    if steps and last < size:
         steps -= 1
-    return x.become(x.dataset.filter(lambda *batch: _count(batch) == size).map(shaped), steps)
+    left_out = {last}
+
+    def warn_once(count: np.ndarray) -> np.bool_:
+        if int(count) not in left_out:
+            left_out.add(int(count))
+            warn(
+                f"Batches of {count} images are left out: the first has {size}, and batches of one size are trained on. Make "
+                "them all of one size."
+            )
+        return np.bool_(False)
+
+    def kept(*batch: Any) -> tf.Tensor:
+        count = _count(batch)
+        return tf.cond(
+            count == size,
+            lambda: True,
+            lambda: tf.ensure_shape(tf.numpy_function(warn_once, [count], tf.bool), []),
+        )
+
+    return x.become(x.dataset.filter(kept).map(shaped), steps)
 
 
 def to_train(x: Given, epoch: int, strategy: tf.distribute.Strategy) -> Any:

@@ -31,7 +31,7 @@ from keras_sslhsic.training.checkpoint import Checkpoint
 from keras_sslhsic.training.chunks import Encoded, of_batch
 from keras_sslhsic.training.encoding import EncodingModel, unit_range
 from keras_sslhsic.training.monitor import Monitor
-from keras_sslhsic.training.strategy import warn_of_own_statistics
+from keras_sslhsic.training.strategy import check_scope, warn_of_own_statistics
 from keras_sslhsic.views import policy
 from keras_sslhsic.words import warn
 
@@ -158,7 +158,8 @@ class Trainer(EncodingModel):
 
         Raises:
             ValueError: if XLA is asked for under a distribution strategy, or the loss does not suit the method; for metrics
-                and whatever else of Keras's `compile` this one does not take.
+                and whatever else of Keras's `compile` this one does not take; in the scope of a strategy that the model was
+                not made in.
 
         Warns:
             UserWarning: of BatchNormalization layers that are not synchronised over the replicas there are.
@@ -172,6 +173,7 @@ class Trainer(EncodingModel):
             )
         checks.integer("steps_per_execution", steps_per_execution, 1)
         checks.integer("chunks", chunks, 1)
+        check_scope(self._distribute_strategy)
         distributed = self._distribute_strategy is not None
         if jit_compile is True and distributed:
             raise ValueError(
@@ -331,6 +333,7 @@ class Trainer(EncodingModel):
                 "No weight of the networks is trainable, and training would change nothing: set trainable = True before "
                 "compile()."
             )
+        check_scope(self._distribute_strategy)
         count = self.distribute_strategy.num_replicas_in_sync
         inputs.check(given, count, self.encoder.input_shape[1:], self.policy, chunks=self.chunks)
         inputs.look(given, num_classes=self.num_classes)

@@ -349,6 +349,11 @@ def get(identifier: "str | ViewPolicy | Mapping[str, Any] | None") -> ViewPolicy
     )
 
 
+def are_none(policy: ViewPolicy) -> bool:
+    """Whether views are taken as they are, as by `get(None)`: those of one image would be the same."""
+    return policy == dataclasses.replace(get(None), size=policy.size, mean=policy.mean, std=policy.std)
+
+
 def make_views(
     images: tf.Tensor, policy: ViewPolicy, seed: tf.Tensor, share: Share = ALL
 ) -> tuple[tf.Tensor, ...]:
