@@ -1,5 +1,6 @@
 """The command line and a whole experiment, small."""
 
+import contextlib
 import json
 import os
 import signal
@@ -248,6 +249,24 @@ def press_within_other_code():
         raise SystemError("bad argument to internal function") from None
 
 
+def press_where_all_is_caught():
+    with contextlib.suppress(BaseException):
+        signal.raise_signal(signal.SIGINT)
+    time.sleep(60)
+    print("It went on.")
+
+
+def press_and_clean_up():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        try:
+            raise ValueError
+        except ValueError:
+            time.sleep(0.5)  # many times as long as what was lost waits
+        print("It is clean.")
+
+
 @pytest.fixture
 def interruptible():
     """Ctrl-C as a terminal has it: programs that a shell starts in the background ignore it."""
@@ -257,11 +276,20 @@ def interruptible():
 
 
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("press", [press_while_collecting, press_within_other_code])
-def test_ctrl_c_stops_where_what_it_raises_is_dropped(press, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("press", "printed"),
+    [
+        (press_while_collecting, ""),
+        (press_within_other_code, ""),
+        (press_where_all_is_caught, ""),
+        (press_and_clean_up, "It is clean.\n"),
+    ],
+)
+def test_ctrl_c_stops_where_what_it_raises_is_lost(press, printed, monkeypatch, capsys):
+    monkeypatch.setattr(cli.interrupts, "_AGAIN", 0.05)
     monkeypatch.setattr(cli.models, "_models", lambda options: press())
     assert cli.main(["models"]) == 130
-    assert capsys.readouterr() == ("", "\nStopped.\n")
+    assert capsys.readouterr() == (printed, "\nStopped.\n")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
