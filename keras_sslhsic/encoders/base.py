@@ -213,7 +213,7 @@ def network_to_train(model: keras.Model, mean: Sequence[float], std: Sequence[fl
 
     Args:
         model: a network that reads such images: itself; or an `Encoder`, as `load_pretrained` gives it: the network in it,
-            unfrozen if none of its weights can be trained. It shares the weights.
+            unfrozen if none of its weights can be trained. It shares the weights, which are trained where they are.
         mean: of each channel, of pixels in [0, 1].
         std: likewise.
 
@@ -221,7 +221,8 @@ def network_to_train(model: keras.Model, mean: Sequence[float], std: Sequence[fl
         ValueError: for an encoder that normalises otherwise.
 
     Warns:
-        UserWarning: for another model that normalises images itself, if they are normalised before.
+        UserWarning: for another model that normalises images itself, if they are normalised before; for an encoder that was
+            frozen.
     """
     spec = model.spec if isinstance(model, Encoder) else unlabelled.of_with_preprocessing(model)
     advice = "as in dataclasses.replace(keras_sslhsic.views.get(views), mean={}, std={})."
@@ -244,7 +245,11 @@ def network_to_train(model: keras.Model, mean: Sequence[float], std: Sequence[fl
         model.get_layer(spec.network) if spec.network else keras.Model(model.inputs[0], model.outputs[0])
     )
     if not network.trainable_variables:
-        compat.set_trainable(network, True)
+        warn(
+            f"{model.name} was frozen, and is to be trained: its own weights will change. load_pretrained(..., trainable=True) "
+            "gives it so; freeze model.encoder before compile() to train the heads alone."
+        )
+        compat.set_trainable(model, True)
     return network
 
 
@@ -313,16 +318,23 @@ def resized(encoder: Encoder, size: int, antialias: bool = False) -> Encoder:
     known of them (`entry`).
 
     Raises:
-        ValueError: if the encoder reads images of another size alone, or its network is not known.
+        ValueError: if the encoder reads images of another size alone.
     """
     spec = encoder.spec
-    if spec.network is None:
-        raise ValueError(
-            f"The network of {encoder.name}, before which images could be resized, is not known: put it into "
-            "encoders.with_preprocessing with a size."
-        )
     spec.size_for(size)
-    network = encoder.get_layer(spec.network)
-    of_any_size = with_preprocessing(network, spec.mean, spec.std, size, antialias, encoder.name, size)
+    if spec.network is None:  # as of a classifier
+        images = keras.Input((None, None, spec.channels), dtype="float32", name="image")
+        features = encoder(keras.ops.image.resize(images, (size, size), antialias=antialias))
+        changed: dict[str, Any] = {
+            "height": None,
+            "width": None,
+            "resize": (size, size),
+            "antialias": antialias,
+            "trained_at": size,
+        }
+        of_any_size = Encoder(images, features, dataclasses.replace(spec, **changed), encoder.name)
+    else:
+        network = encoder.get_layer(spec.network)
+        of_any_size = with_preprocessing(network, spec.mean, spec.std, size, antialias, encoder.name, size)
     of_any_size.entry = encoder.entry
     return of_any_size

@@ -41,8 +41,9 @@ def before_training(
     if intended is not None:
         rate = float(compat.learning_rate(model.optimizer))
         yield (
-            f"The run was to have {intended} epochs, and goes on from {trained} to {config.epochs}: the schedules of learning "
-            f"rate and target are over {config.epochs} epochs now, so that the rate goes on with {rate:.3g}."
+            f"The run was to have {counted(intended, 'epoch')}, and goes on from {trained} to {config.epochs}: the "
+            f"schedules of learning rate and target are over {config.epochs} epochs now, so that the rate goes on with "
+            f"{rate:.3g}."
         )
     if trained < config.epochs:
         yield "The first step is traced now, which may take a minute; the time of an epoch is told after some steps."

@@ -1,14 +1,16 @@
 """The encoder of a trainer, as all that is not training sees it: one choice of weights, one range of pixels."""
 
+import warnings
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_sslhsic import compat
-from keras_sslhsic.data.images import unpack
+from keras_sslhsic.data.images import Images, unpack
 from keras_sslhsic.encoders import network_to_train, small_maps, unlabelled, with_preprocessing
 from keras_sslhsic.encoders.checks import check_network, warn_of_top
+from keras_sslhsic.files import written_whole
 from keras_sslhsic.training import ema, inputs, streams
 from keras_sslhsic.views import policy
 
@@ -115,7 +117,12 @@ class EncodingModel(keras.Model):
         inputs.check_call(unpack(given.element_spec)[0], self.encoder.input_shape[1:])
         inputs.look(given, self.encoder.input_shape[1:])
         data = streams.to_predict(given, self.distribute_strategy.num_replicas_in_sync)
-        found = super().predict(data, verbose=verbose, steps=steps, callbacks=callbacks)
+        with warnings.catch_warnings():
+            if (
+                isinstance(given, Images) and steps is None
+            ):  # all of it is read, however many files are broken
+                warnings.filterwarnings("ignore", "Your input ran out of data")
+            found = super().predict(data, verbose=verbose, steps=steps, callbacks=callbacks)
         return found[0][found[1]] if isinstance(found, list | tuple) else found
 
     def predict_on_batch(self, x: Any) -> Any:
@@ -133,9 +140,13 @@ class EncodingModel(keras.Model):
         return self.serving_encoder().export(filepath, *args, **kwargs)
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """As in Keras, to .keras files alone."""
+        """As in Keras, to .keras files alone, which are written whole or not at all."""
         self._refuse_hdf5(filepath)  # before Keras opens the file
-        super().save(filepath, *args, **kwargs)
+        if args or kwargs or "://" in str(filepath) or not str(filepath).endswith(".keras"):
+            super().save(filepath, *args, **kwargs)
+            return
+        with written_whole(filepath, ".keras") as temporary:
+            super().save(temporary)
 
     def get_config(self) -> dict[str, Any]:
         """As in Keras, for .keras files alone."""

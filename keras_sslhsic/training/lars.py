@@ -6,6 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_sslhsic import checks
+
 
 def is_adapted(variable: keras.Variable | tf.Variable) -> bool:
     """Whether a variable is under weight decay and layer-wise adaptation: everything but biases and BatchNorm."""
@@ -51,14 +53,12 @@ class LARS(keras.optimizers.Optimizer):
         name: str = "lars",
         **kwargs: Any,
     ):
-        if isinstance(learning_rate, (int, float)) and learning_rate < 0.0:
-            raise ValueError(f"learning_rate must be >= 0, got {learning_rate}.")
+        if isinstance(learning_rate, (int, float)):
+            checks.number("learning_rate", learning_rate)
         if not 0.0 <= momentum < 1.0:
             raise ValueError(f"momentum must be in [0, 1), got {momentum}.")
-        if weight_decay < 0.0:
-            raise ValueError(f"weight_decay must be >= 0, got {weight_decay}.")
-        if eta <= 0.0:
-            raise ValueError(f"eta must be > 0, got {eta}.")
+        checks.number("weight_decay", weight_decay)
+        checks.number("eta", eta, above=True)
         # Keras' own weight_decay is decoupled from the update; the one of LARS is inside of the norm.
         super().__init__(learning_rate=learning_rate, weight_decay=None, name=name, **kwargs)
         self.momentum = momentum

@@ -65,8 +65,16 @@ def strategy(name: str = "auto", tpu: str | None = None) -> tf.distribute.Strate
     return makers[name]()
 
 
-def check_scope(made_in: tf.distribute.Strategy | None) -> None:
-    """Raises a ValueError for a model in the scope of a strategy other than the one that it was made in, None for no one's."""
+def check_scope(made_in: tf.distribute.Strategy | None, variables: Iterable[keras.Variable] = ()) -> None:
+    """Raises a ValueError for a model in the scope of a strategy other than the one that it was made in, None for no one's;
+    or if a variable of it was not made there."""
+    if made_in is not None:
+        for variable in variables:
+            if not made_in.extended.variable_created_in_scope(variable.value):
+                raise ValueError(
+                    f"The model was made in the scope of a {type(made_in).__name__}, and its {variable.path} outside of it: "
+                    "make the encoder in `with strategy.scope():` too."
+                )
     if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not made_in:
         made = f"in that of a {type(made_in).__name__}" if made_in else "outside of it"
         raise ValueError(

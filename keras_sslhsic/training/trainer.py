@@ -156,6 +156,9 @@ class Trainer(EncodingModel):
             auto_scale_loss: whether the policy mixed_float16 scales the loss, as in Keras.
             **others: of Keras, with the value that stands for nothing there.
 
+        The state of the loss (the kernel's scale, prototypes) begins anew, as that of the optimizer does: to change the rate
+        of learning alone, set `model.optimizer.learning_rate`.
+
         Raises:
             ValueError: if XLA is asked for under a distribution strategy, or the loss does not suit the method; for metrics
                 and whatever else of Keras's `compile` this one does not take; in the scope of a strategy that the model was
@@ -173,7 +176,7 @@ class Trainer(EncodingModel):
             )
         checks.integer("steps_per_execution", steps_per_execution, 1)
         checks.integer("chunks", chunks, 1)
-        check_scope(self._distribute_strategy)
+        check_scope(self._distribute_strategy, self.variables)
         distributed = self._distribute_strategy is not None
         if jit_compile is True and distributed:
             raise ValueError(
@@ -648,11 +651,16 @@ class Trainer(EncodingModel):
                 "(data.from_arrays, from_folder, from_tfds).",
             )
         if not isinstance(data, tf.distribute.DistributedDataset):
-            images, _ = unpack(data.element_spec)
+            images, labels = unpack(data.element_spec)
             crops = images if isinstance(images, tuple) else (images,) * self.policy.num_views
             views = dataclasses.replace(self.policy, size=smallest)
             if crops is not images and (message := inputs.aliasing(images, views)):
                 warn(message)
+            if self.num_classes is not None and labels is None:
+                warn(
+                    f"No labels came with the images, and the online classifier of {self.num_classes} classes is not trained: "
+                    "give labels, or leave num_classes out."
+                )
             if message := self.objective.warning(crops[0].shape[0], len(crops), self.target):
                 warn(message)
 

@@ -1,5 +1,6 @@
 """Training that goes on with an encoder that was kept: on its network, with the normalisation that it had."""
 
+import contextlib
 import dataclasses
 import warnings
 
@@ -32,7 +33,10 @@ def kept(tmp_path_factory):
 def test_training_goes_on_where_it_was(kept, load):
     path, features = kept
     encoder = load(path)
-    model = keras_sslhsic.SSLHSIC(encoder, 8, 4, views=VIEWS)
+    frozen = pytest.warns(UserWarning, match="was frozen, and is to be trained")
+    with frozen if load is keras_sslhsic.load_pretrained else contextlib.nullcontext():
+        model = keras_sslhsic.SSLHSIC(encoder, 8, 4, views=VIEWS)
+    assert encoder.trainable
     np.testing.assert_allclose(model.predict(IMAGES, verbose=0), features, rtol=1e-5, atol=1e-5)
     assert len(model.encoder.trainable_variables) == 63
     model.compile(keras_sslhsic.LARS(1.0))

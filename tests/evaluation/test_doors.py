@@ -16,6 +16,9 @@ from keras_sslhsic.evaluation import (
     extract_features,
     extract_labelled_features,
     finetune,
+    knn,
+    linear_features,
+    logistic_regression,
 )
 from keras_sslhsic.evaluation.compare import compare
 
@@ -128,6 +131,12 @@ def test_what_the_labels_show_not_to_work_is_refused_before_any_feature(
     if number == N:
         assert sentence in refused(lambda: list(compare({"a": unused}, evals, splits, data="photos")))
         assert sentence in refused(lambda: Evaluate(protocol, splits, **settings))
+
+
+def test_an_encoder_in_the_place_of_features_is_refused_with_what_to_give(encoder, photos):
+    for protocol in (knn, linear_features, logistic_regression):
+        with pytest.raises(ValueError, match=r"extract_features\(encoder, images\)"):
+            protocol(encoder, *(photos, photos, photos)[: 3 if protocol is linear_features else 2])
 
 
 # What numbers classes, in any numbers.

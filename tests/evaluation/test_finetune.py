@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_sslhsic.encoders import resized
 from keras_sslhsic.evaluation import FinetuneRecipe, finetune
 from keras_sslhsic.evaluation.fine_tuning import SEMI_SUPERVISED, TRANSFER, batch_norm_momentum, recipes
 from keras_sslhsic.evaluation.images import of_arrays
@@ -32,7 +33,12 @@ def test_learns_a_copy_and_leaves_the_encoder_alone(make_encoder, pictures, tmp_
     found = saved.predict(images.astype(np.float32), verbose=0)
     np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-6)
     assert (found.argmax(axis=1) == labels).mean() == result.top1
-    assert load_pretrained(tmp_path / "classifier.keras").spec.trained_at == images.shape[1]
+    classifier = load_pretrained(tmp_path / "classifier.keras")
+    assert classifier.spec.trained_at == images.shape[1]
+    # As it is exported: images of its size are as they were, others are resized to it.
+    of_any_size = resized(classifier, images.shape[1])
+    np.testing.assert_allclose(of_any_size.predict(images, verbose=0), found, rtol=1e-5, atol=1e-6)
+    assert of_any_size.predict(images.repeat(2, 1).repeat(2, 2), verbose=0).shape == found.shape
 
 
 def test_in_place_changes_every_tensor_and_restores_the_momentum(make_encoder, pictures):

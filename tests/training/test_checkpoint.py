@@ -551,6 +551,18 @@ def test_the_best_stays_beside_the_last_and_is_known_after_a_restart(compiled, t
         again.restore_best(model)
 
 
+def test_the_best_loss_is_the_least(compiled, tmp_path):
+    model, losses = compiled(), {1: 3.0, 2: 1.0, 3: 2.0}
+    callback = callbacks.Checkpoint(tmp_path, keep=1, best="val_loss")
+    callback.set_model(model)
+    for epoch, loss in losses.items():
+        callback.on_epoch_end(epoch - 1, {"val_loss": loss})
+    callback.on_train_end({"val_loss": 2.0})
+    assert (callback.best_epoch, callback.best_value) == (2, 1.0)
+    again = callbacks.Checkpoint(tmp_path, keep=1, best="val_loss")
+    assert again.restore(model) == 3 and again.restore_best(model) == 2
+
+
 def test_workers_that_find_different_checkpoints_are_refused(compiled, tmp_path, monkeypatch):
     """As where each worker has a disk of its own: this one finds two epochs there, the other none."""
     callback = callbacks.Checkpoint(tmp_path)

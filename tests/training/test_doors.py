@@ -183,6 +183,48 @@ def test_a_last_batch_of_another_size_is_evaluated_and_not_trained_on(doors, pho
     assert batches.epochs >= 1
 
 
+class Sized(keras.utils.PyDataset):
+    """Batches of the given sizes."""
+
+    def __init__(self, images, *sizes):
+        super().__init__()
+        self.batches, self.num_batches = [images[:size] for size in sizes], len(sizes)
+
+    num_batches = None
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+
+def test_batches_of_other_sizes_are_not_left_out_in_silence(doors, photos):
+    x, _ = photos
+    assert "6 images in the first and 8 in the last" in refused(doors["fit"], Sized(x, 6, 8, 8))
+    with pytest.warns(UserWarning, match="Batches of 4 images are left out: the first has 6"):
+        found = doors["fit"](Sized(x, 6, 4, 6, 3))
+    assert found == doors["fit"](Sized(x, 6, 6))
+    batches = (x[:size] for size in (6, 8, 6))
+    with pytest.warns(UserWarning, match="Batches of 8 images"):
+        assert doors["fit"](batches, steps_per_epoch=2) == found
+
+
+def test_views_of_an_image_that_would_be_the_same_are_refused(photos):
+    x, _ = photos
+    model = build(views=None)
+    model.compile(LARS(0.1), run_eagerly=True)
+    assert "views=None" in refused(model.fit, x, batch_size=4)
+    for door in (model.evaluate, model.train_on_batch):
+        assert "views=None" in refused(door, x)
+    pairs = tf.data.Dataset.from_tensor_slices((x, x[:, ::-1])).batch(4, drop_remainder=True)
+    assert "'view1': one, 'view2': other" in refused(model.fit, pairs)
+
+
+def test_a_classifier_without_labels_is_warned_of(photos):
+    model = build(num_classes=3)
+    model.compile(LARS(0.1), run_eagerly=True)
+    with pytest.warns(UserWarning, match="classifier of 3 classes is not trained"):
+        model.fit(photos[0], batch_size=given.BATCH, verbose=0)
+
+
 def test_a_generator_keeps_its_first_batch(doors, photos):
     found = doors["fit"](given.FORMS["generator"](*photos, None), steps_per_epoch=2)
     assert found == doors["fit"](given.dataset(*photos))

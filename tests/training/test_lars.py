@@ -100,9 +100,16 @@ def test_survives_serialisation():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"learning_rate": -1.0}, {"momentum": 1.0}, {"weight_decay": -1e-6}, {"eta": 0.0}]
+    "wrong",
+    [
+        {"learning_rate": -1.0},
+        {"learning_rate": float("nan")},
+        {"momentum": 1.0},
+        {"weight_decay": -1e-6},
+        {"eta": 0.0},
+    ],
 )
 def test_refuses_values_out_of_range(wrong):
     name, value = next(iter(wrong.items()))
-    with pytest.raises(ValueError, match=f"{name} must be .*, got {value}"):
+    with pytest.raises(ValueError, match=f"{name} must be .*, (got|found) {value:g}"):
         LARS(**wrong)

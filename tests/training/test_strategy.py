@@ -1,10 +1,11 @@
 """Strategies by name, and what is said where a machine lacks what was asked for."""
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_sslhsic import strategy
+from keras_sslhsic import LARS, SSLHSIC, strategy, views
 from keras_sslhsic.training.strategy import warn_of_own_statistics
 
 
@@ -33,6 +34,32 @@ def test_statistics_that_replicas_keep_for_themselves_are_warned_of(recwarn):
     nested = keras.Sequential([keras.Input((4,)), network(False)])
     with pytest.warns(UserWarning, match="1 BatchNormalization layers, such as .*over the 2 replicas"):
         warn_of_own_statistics([nested], two)
+
+
+@pytest.mark.parametrize("compiled", ["in the scope", "before"])
+def test_a_model_that_was_made_outside_of_a_scope_is_refused_in_it(compiled):
+    encoder = keras.Sequential(
+        [keras.Input((8, 8, 3)), keras.layers.Conv2D(2, 3), keras.layers.GlobalAveragePooling2D()]
+    )
+    model = SSLHSIC(encoder, 8, 4, views=views.byol(8))
+    if compiled == "before":
+        model.compile(LARS(0.1))
+    made = pytest.raises(
+        ValueError, match=r"scope of a MirroredStrategy, and was made outside of it: make its encoder"
+    )
+    with strategy("cpu:2").scope(), made:
+        if compiled == "before":
+            model.fit(np.zeros([4, 8, 8, 3], np.uint8), batch_size=4, verbose=0)
+        else:
+            model.compile(LARS(0.1))
+
+
+def test_an_encoder_that_was_made_outside_of_the_scope_is_refused():
+    encoder = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
+    with strategy("cpu:2").scope():
+        model = SSLHSIC(encoder, 8, 4, target=False, views=views.byol(8))
+        with pytest.raises(ValueError, match=r"dense.*/kernel outside of it: make the encoder in"):
+            model.compile(LARS(0.1))
 
 
 def test_more_logical_devices_than_there_are():
