@@ -14,7 +14,8 @@ from keras_sslhsic.training.chunks import Encoded
 
 BATCH, RATE = 16, 0.05
 POLICY = views.ViewPolicy(size=8)
-PLAIN = dataclasses.replace(views.get(None), mean=(0.5,) * 3, std=(0.5,) * 3)
+# Mirrored: of views that are None, those of an image would be the same, and are refused.
+PLAIN = dataclasses.replace(views.get(None), flip=1.0, mean=(0.5,) * 3, std=(0.5,) * 3)
 
 
 def encoder(dropout=0.2, activity=1e-3):

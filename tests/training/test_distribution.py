@@ -15,7 +15,8 @@ from keras_sslhsic import callbacks as sslhsic_callbacks
 from keras_sslhsic.training import state
 
 # Images are given as they are, but for their range.
-PLAIN = dataclasses.replace(views.get(None), mean=(0.5,) * 3, std=(0.5,) * 3)
+# Mirrored: of views that are None, those of an image would be the same, and are refused.
+PLAIN = dataclasses.replace(views.get(None), flip=1.0, mean=(0.5,) * 3, std=(0.5,) * 3)
 BATCH, STEPS = 8, 3
 
 

@@ -12,7 +12,8 @@ from keras_sslhsic import LARS, SSLHSIC, callbacks, compat, losses, strategy, vi
 from keras_sslhsic.training import schedules
 
 # Images are given as they are, but for their range.
-PLAIN = dataclasses.replace(views.get(None), mean=(0.5,) * 3, std=(0.5,) * 3)
+# Mirrored: of views that are None, those of an image would be the same, and are refused.
+PLAIN = dataclasses.replace(views.get(None), flip=1.0, mean=(0.5,) * 3, std=(0.5,) * 3)
 
 
 def values(variables):
