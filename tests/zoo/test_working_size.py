@@ -108,7 +108,11 @@ def test_exports_resize_to_it(twelve, tmp_path):
         small = tf.image.resize(images, (size, size), antialias=True)
         np.testing.assert_allclose(served, twelve(small), rtol=1e-4, atol=1e-4)
     # So does what has no network inside of which it is known.
-    layers = [keras.Input((None, None, 3)), keras.layers.MaxPooling2D(), keras.layers.GlobalAveragePooling2D()]
+    layers = [
+        keras.Input((None, None, 3)),
+        keras.layers.MaxPooling2D(),
+        keras.layers.GlobalAveragePooling2D(),
+    ]
     plain = encoder_of(keras.Sequential(layers))
     small = tf.image.resize(images, (8, 8))
     np.testing.assert_allclose(resized(plain, 8)(images), plain(small), rtol=1e-5)
