@@ -50,7 +50,8 @@ def extract_features(
         cache_dir: folder that keeps the result, in a file named by `encoder_hash` and by the data. A second call reads
             it, unless it is damaged.
         data_version: name of the data in the cache's key, such as "imagenet2012:5.1.0/train/center_crop".
-            Required to cache a dataset; an array is known by its bytes.
+            Required to cache a dataset, of which only the shapes and the number of batches are known beside it; an array is
+            known by its bytes too.
 
     Returns:
         float32 [N, F].
@@ -238,11 +239,11 @@ def _batches(images: np.ndarray, batch_size: int) -> tf.data.Dataset:
 
 
 def _data_hash(data: Any, version: str | None) -> str:
-    digest = hashlib.sha256()
-    if version is not None:
-        digest.update(version.encode())
-    elif isinstance(data, tf.data.Dataset):
-        raise ValueError("To cache the features of a dataset, name it with data_version.")
+    digest = hashlib.sha256((version or "").encode())
+    if isinstance(data, tf.data.Dataset):
+        if version is None:
+            raise ValueError("To cache the features of a dataset, name it with data_version.")
+        digest.update(f"{data.element_spec} {int(data.cardinality())}".encode())
     else:
         array = np.ascontiguousarray(data)
         digest.update(f"{array.dtype}{array.shape}".encode())

@@ -128,6 +128,10 @@ def test_a_cached_dataset_needs_a_name(make_encoder, pictures, tmp_path):
         extract_features(encoder, dataset, cache_dir=tmp_path)
     extract_features(encoder, dataset, cache_dir=tmp_path, data_version="pictures:1")
     assert len(list(tmp_path.iterdir())) == 1
+    # Under one name, what is seen to differ is told apart.
+    for data in (dataset.take(1), pictures[0][0][:7], pictures[0][0][:9]):
+        rows = len(next(iter(data))) if isinstance(data, tf.data.Dataset) else len(data)
+        assert len(extract_features(encoder, data, cache_dir=tmp_path, data_version="pictures:1")) == rows
 
 
 @pytest.mark.parametrize(
