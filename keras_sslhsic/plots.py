@@ -188,9 +188,14 @@ def sheet(
         captions: as many.
         path: as in `curves`.
         columns: images in a row.
+
+    Raises:
+        ValueError: unless there are as many captions as images.
     """
     from matplotlib.figure import Figure
 
+    if len(images) != len(captions):
+        raise ValueError(f"Expected a caption for each of {len(images)} images, found {len(captions)}.")
     lines = -(-len(images) // columns)
     figure = Figure(figsize=(1.8 * columns, 2.1 * lines), layout="constrained")
     axes = figure.subplots(lines, columns, squeeze=False).flat

@@ -67,6 +67,12 @@ class Protocol:
     def check(self, splits: Mapping[str, Labelled], **settings: Any) -> None:
         """Raises the ValueErrors of `run` that need neither an encoder nor an image."""
         arguments = self.arguments_of(settings)
+        names = set(splits) if isinstance(splits, Mapping) else {type(splits).__name__}
+        if not {"train", "test"} <= names <= {"train", "test", "validation"}:
+            raise ValueError(
+                f'Expected splits "train" and "test", and perhaps "validation", found {", ".join(sorted(map(str, names)))}: '
+                'give {"train": (images, labels), "test": (images, labels)}.'
+            )
         if self.on_features:
             count_classes(splits)
             labels = [known_labels(splits[split], split) for split in ("train", "test")]

@@ -133,6 +133,16 @@ def test_what_the_labels_show_not_to_work_is_refused_before_any_feature(
         assert sentence in refused(lambda: Evaluate(protocol, splits, **settings))
 
 
+def test_splits_have_their_names(encoder, photos):
+    for splits in ({"train": photos}, {"train": photos, "test": photos, "val": photos}, (photos, photos)):
+        with pytest.raises(
+            ValueError, match=r'Expected splits "train" and "test", and perhaps "validation", found'
+        ):
+            PROTOCOLS["knn"].run(encoder, splits)
+        with pytest.raises(ValueError, match="Expected splits"):
+            Evaluate("knn", splits)
+
+
 def test_an_encoder_in_the_place_of_features_is_refused_with_what_to_give(encoder, photos):
     for protocol in (knn, linear_features, logistic_regression):
         with pytest.raises(ValueError, match=r"extract_features\(encoder, images\)"):
