@@ -21,6 +21,7 @@ from keras_sslhsic.files import display, open_regular
 from keras_sslhsic.words import warn
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp"})
+_SPLITS = frozenset({"test", "train", "val", "valid", "validation"})
 _SYSTEM = "lost+found"  # at the top of a file system, and its own
 
 
@@ -106,6 +107,9 @@ def class_labels(path: str | Path, files: list[str]) -> tuple[np.ndarray, list[s
 
     Raises:
         ValueError: some files lie in sub-folders and some beside them.
+
+    Warns:
+        UserWarning: if the classes are "train", "test" and the like.
     """
     parts = [os.path.relpath(file, path).split(os.sep) for file in files]
     beside = [file for file, part in zip(files, parts, strict=True) if len(part) == 1]
@@ -117,6 +121,11 @@ def class_labels(path: str | Path, files: list[str]) -> tuple[np.ndarray, list[s
             f"{display(path)} has images in sub-folders ({display(', '.join(names[:3]))}, ...) and {len(beside)} beside "
             f"them, such as {display(beside[0])}, which have no class: move them into one, or use the folder without "
             "labels (labels=False)."
+        )
+    if _SPLITS.issuperset(names):
+        warn(
+            f"The classes of {display(path)} are {display(', '.join(names))}: if these are parts of a data set, give "
+            f"the folder of one, such as {display(os.path.join(path, names[-1]))}."
         )
     index = {name: label for label, name in enumerate(names)}
     return np.array([index[part[0]] for part in parts], np.int64), names
@@ -140,7 +149,8 @@ class FolderImages(Images):
         host_crops: a view policy, or its name: random crops are made on the host and sent in place of the image.
         labels: True for labels from the sub-folders, False for none; None finds out.
         on_error: "skip", or "raise" an error that names the file and the reason.
-        max_broken: share of broken files, in [0, 1], above which the run stops with a summary.
+        max_broken: share of broken files, in [0, 1], above which the run stops with a summary (`TooManyBrokenFiles`, which
+            TensorFlow makes a tf.errors.OpError of the same words while batches are read).
         error_log: file in which broken files are named.
         max_pixels: larger images count as broken.
         cache: "encoded" keeps the bytes of the files, "decoded" the decoded images; None keeps nothing.

@@ -119,8 +119,8 @@ def _check_batch(batch: int | None, num_replicas: int) -> None:
     if batch is None:
         raise ValueError(
             "The batch size is not known before training, but a loss of views is that of a whole batch, and shapes are "
-            "static: make batches with dataset.batch(size, drop_remainder=True), or dataset.rebatch(size, drop_remainder=True) "
-            "with steps_per_epoch in fit."
+            "static: make batches with dataset.batch(size, drop_remainder=True), or dataset.rebatch(size, "
+            "drop_remainder=True).repeat() with steps_per_epoch in fit."
         )
     if batch < 2:
         raise ValueError(

@@ -5,6 +5,7 @@ import gc
 import os
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,18 @@ def test_the_digest_is_of_names_and_sizes(folder, tmp_path):
 
 
 # Each looks at a folder by itself.
+@pytest.mark.parametrize("names", [("test", "train"), ("cat", "train")])
+def test_parts_of_a_data_set_that_are_taken_for_classes_are_warned_of(tmp_path, names):
+    for name in names:
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "1.png")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        from_folder(tmp_path, batch_size=2, image_size=8)
+    said = [str(one.message) for one in found if "parts of a data set" in str(one.message)]
+    assert [message.endswith("train.") for message in said] == [True] * (names[0] == "test")
+
+
 DOORS = {
     "from_folder": lambda path: from_folder(path, batch_size=2),
     "inspect": inspect_folder,
