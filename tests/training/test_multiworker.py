@@ -24,7 +24,7 @@ PROGRAM = """
 
     name, epochs, folder, directory, result, victim = sys.argv[1:]
     plain = views.ViewPolicy(
-        size=8, crop=views.Crop(area=(1.0, 1.0)), flip=0.0, jitter=views.ColorJitter(probability=0.0), grayscale=0.0,
+        size=8, crop=views.Crop(area=(1.0, 1.0)), flip=1.0, jitter=views.ColorJitter(probability=0.0), grayscale=0.0,
         blur=views.Blur(probability=(0.0, 0.0)), solarize=views.Solarize(probability=(0.0, 0.0)),
         mean=(0.5,) * 3, std=(0.5,) * 3,
     )
