@@ -22,12 +22,8 @@ def kept() -> Iterator[None]:
     if not ours or threading.current_thread() is not threading.main_thread():
         yield
         return
-    pressed, ended, hook, here = (
-        threading.Event(),
-        threading.Event(),
-        sys.unraisablehook,
-        threading.get_ident(),
-    )
+    pressed, ended = threading.Event(), threading.Event()
+    hook, here = sys.unraisablehook, threading.get_ident()
 
     def press(*of: Any) -> None:
         pressed.set()

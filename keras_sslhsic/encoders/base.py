@@ -325,14 +325,10 @@ def resized(encoder: Encoder, size: int, antialias: bool = False) -> Encoder:
     if spec.network is None:  # as of a classifier
         images = keras.Input((None, None, spec.channels), dtype="float32", name="image")
         features = encoder(keras.ops.image.resize(images, (size, size), antialias=antialias))
-        changed: dict[str, Any] = {
-            "height": None,
-            "width": None,
-            "resize": (size, size),
-            "antialias": antialias,
-            "trained_at": size,
-        }
-        of_any_size = Encoder(images, features, dataclasses.replace(spec, **changed), encoder.name)
+        spec = dataclasses.replace(
+            spec, height=None, width=None, resize=(size, size), antialias=antialias, trained_at=size
+        )
+        of_any_size = Encoder(images, features, spec, encoder.name)
     else:
         network = encoder.get_layer(spec.network)
         of_any_size = with_preprocessing(network, spec.mean, spec.std, size, antialias, encoder.name, size)

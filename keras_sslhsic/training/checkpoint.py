@@ -90,7 +90,8 @@ class Checkpoint(keras.callbacks.Callback):
         began, logs = time.monotonic(), logs or {}
         if np.isfinite(float(logs.get("loss", 0.0))):  # else the last good checkpoint stays the last
             value = float(logs.get(self.best, np.nan)) if self.best else np.nan
-            if np.sign(self._worst) * value < np.sign(self._worst) * self.best_value:
+            better = np.less if self._worst > 0 else np.greater
+            if better(value, self.best_value):
                 self.best_epoch, self.best_value = epoch + 1, value
             self._begin(self.model, epoch + 1)
         self.seconds = time.monotonic() - began

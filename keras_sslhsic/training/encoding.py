@@ -118,9 +118,8 @@ class EncodingModel(keras.Model):
         inputs.look(given, self.encoder.input_shape[1:])
         data = streams.to_predict(given, self.distribute_strategy.num_replicas_in_sync)
         with warnings.catch_warnings():
-            if (
-                isinstance(given, Images) and steps is None
-            ):  # all of it is read, however many files are broken
+            if isinstance(given, Images) and steps is None:
+                # All of it is read, however many files are broken.
                 warnings.filterwarnings("ignore", "Your input ran out of data")
             found = super().predict(data, verbose=verbose, steps=steps, callbacks=callbacks)
         return found[0][found[1]] if isinstance(found, list | tuple) else found

@@ -51,12 +51,8 @@ def fetch(address: str, cache_dir: str | os.PathLike | None = None) -> Path:
                 hf_hub_download(repository, file, revision=revision, cache_dir=cache, endpoint=endpoint)
             )
             revision = path.parent.name  # the commit
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-        errors.EntryNotFoundError,
-    ) as error:  # the third: no home folder
+    except (OSError, ValueError, RuntimeError, errors.EntryNotFoundError) as error:
+        # A RuntimeError is of a user without a home folder.
         reason = str(error).strip().split("\n")[0]
         raise FileNotFoundError(
             f"{display(address)} gives no {file} of save_pretrained: {display(reason)}"

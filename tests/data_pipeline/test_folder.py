@@ -8,6 +8,7 @@ import time
 import warnings
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,7 +16,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
 
-from keras_sslhsic import pictures, views
+from keras_sslhsic import SSLHSIC, pictures, views
 from keras_sslhsic.data import DecodeError, TooManyBrokenFiles, decode, from_folder, inspect_folder
 from keras_sslhsic.data import folder as module
 from keras_sslhsic.data.broken import BrokenFiles
@@ -88,6 +89,20 @@ def test_parts_of_a_data_set_that_are_taken_for_classes_are_warned_of(tmp_path, 
         from_folder(tmp_path, batch_size=2, image_size=8)
     said = [str(one.message) for one in found if "parts of a data set" in str(one.message)]
     assert [message.endswith("train.") for message in said] == [True] * (names[0] == "test")
+
+
+def test_features_of_a_folder_come_without_a_warning_of_their_end(folder):
+    pixels = keras.Input((8, 8, 3))
+    model = SSLHSIC(
+        keras.Model(pixels, keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3)(pixels))),
+        8,
+        4,
+        views=views.byol(8),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        found = model.predict(from_folder(folder(7, classes=2), batch_size=3, image_size=8), verbose=0)
+    assert found.shape == (7, 4)
 
 
 DOORS = {
