@@ -40,11 +40,16 @@ def curves(
     Args:
         history: what `model.fit` returns, or {name: a value an epoch}.
         path: of the picture.
+
+    Raises:
+        ValueError: if nothing was logged.
     """
     from matplotlib.figure import Figure
 
     values_of = getattr(history, "history", history)
     series = {name: np.asarray(values, float) for name, values in values_of.items()}
+    if not any(values.size for values in series.values()):
+        raise ValueError("Nothing was logged: give what `fit` returns after an epoch at least.")
     if "hsic_zz" in series:
         series["sqrt_hsic_zz"] = np.sqrt(np.maximum(series["hsic_zz"], 0.0))
     known = {name for _, names in _PANELS for name in names} | _NOT_DRAWN

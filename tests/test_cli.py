@@ -408,6 +408,23 @@ def test_what_a_stopped_training_has_saved_is_said(tmp_path, monkeypatch, capsys
     assert capsys.readouterr().err == f"\nSaved: 3 epochs; the {said} goes on.\n\nStopped.\n"
 
 
+def test_what_a_stopped_evaluation_keeps_is_said(tmp_path, monkeypatch, capsys):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluate, "measure", stop)
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+        for number in range(5):
+            Image.new("L", (32, 32)).save(tmp_path / kind / f"{number}.png")
+    command = ["evaluate", "segmentation", "--encoder", "r18_fashion", "--data", str(tmp_path)]
+    assert cli.main([*command, "--crop-size", "32"]) == 130
+    assert capsys.readouterr().err == "\nStopped.\n"
+    assert cli.main([*command, "--crop-size", "32", "--work-dir", str(tmp_path / "work")]) == 130
+    said = f"The same command goes on from what is kept in {tmp_path / 'work'}."
+    assert capsys.readouterr().err == f"\n{said}\n\nStopped.\n"
+
+
 def test_what_stopped_features_have_saved_is_said(tmp_path, monkeypatch, capsys):
     def stop(*_):
         raise KeyboardInterrupt

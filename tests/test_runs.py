@@ -417,6 +417,12 @@ def test_a_config_that_describes_no_run_is_one_sentence(config, tmp_path):
     assert "\n" not in str(raised.value)
 
 
+def test_curves_of_nothing_are_no_picture():
+    for history in ({}, {"loss": []}, keras.callbacks.History()):
+        with pytest.raises(ValueError, match="Nothing was logged: give what `fit` returns"):
+            plots.curves(history)
+
+
 def test_curves_draw_whatever_was_logged():
     figure = plots.curves(
         {

@@ -171,7 +171,10 @@ def _evaluate(options: argparse.Namespace) -> None:
         where |= {"image_size": size} if size else {}
     splits = protocol.needs.load(data, channels=encoder.spec.channels, **where)
     evals = {protocol.name: settings}
-    [result] = evaluate.measure({name: encoder}, evals, splits, out, data=data, verbose=True)
+    work_dir = settings.get("work_dir")
+    again = f"The same command goes on from what is kept in {display(work_dir)}." if work_dir else ""
+    with arguments.saying_what_is_saved(lambda: again):
+        [result] = evaluate.measure({name: encoder}, evals, splits, out, data=data, verbose=True)
     at = f" at {side} pixels" if (side := result.recipe.get("image_size")) else ""
     for measure in result.measures():
         print(

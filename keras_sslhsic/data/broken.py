@@ -32,8 +32,7 @@ class BrokenFiles:
     Args:
         total: files in the data set.
         on_error: "skip" counts and logs; "raise" raises a DecodeError that names the file and the reason.
-        max_broken: share of the files, in [0, 1], above which `TooManyBrokenFiles` is raised, or, where TensorFlow reads
-            batches, an error of its own in the same words.
+        max_broken: share of the files, in [0, 1], above which `TooManyBrokenFiles` is raised.
         log: file to which a line `path<TAB>reason` is appended for each broken file that it does not name yet, with control
             characters escaped; made at the first one. One that cannot be written is said to be, and stops nothing.
 

@@ -149,8 +149,8 @@ class FolderImages(Images):
         host_crops: a view policy, or its name: random crops are made on the host and sent in place of the image.
         labels: True for labels from the sub-folders, False for none; None finds out.
         on_error: "skip", or "raise" an error that names the file and the reason.
-        max_broken: share of broken files, in [0, 1], above which the run stops with a summary (`TooManyBrokenFiles`, which
-            TensorFlow makes a tf.errors.OpError of the same words while batches are read).
+        max_broken: share of broken files, in [0, 1], above which the run stops with a summary (`TooManyBrokenFiles`;
+            of a loop of one's own over `batches` TensorFlow makes a tf.errors.OpError of it, in the same words).
         error_log: file in which broken files are named.
         max_pixels: larger images count as broken.
         cache: "encoded" keeps the bytes of the files, "decoded" the decoded images; None keeps nothing.

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_sslhsic import checks
 from keras_sslhsic.data.order import Order
 from keras_sslhsic.data.python_map import map_python
+from keras_sslhsic.words import counted, warn
 
 # From (epoch, examples) to the columns of a batch.
 Read = Callable[[np.ndarray, np.ndarray], dict[str, np.ndarray]]
@@ -101,6 +102,15 @@ class Images(abc.ABC):
     def _specs(self, count: int) -> dict[str, tf.TensorSpec]:
         size = self.batch_size // count if self.order.drop_remainder else None
         return {name: tf.TensorSpec([size, *spec.shape], spec.dtype) for name, spec in self.columns.items()}
+
+
+def warn_of_left_out(data: Any, found: int) -> None:
+    """Warns if a data set, of which each image should have a row, gave fewer: those that are broken have none."""
+    if isinstance(data, Images) and found < data.num_examples:
+        warn(
+            f"There are {counted(found, 'row')} of {counted(data.num_examples, 'image')}: broken ones have none, so that row i "
+            "is not image i. `broken.reasons` of the data set names them."
+        )
 
 
 def unpack(data: Any) -> tuple[Any, Any]:

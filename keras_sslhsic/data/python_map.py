@@ -1,11 +1,27 @@
 """Python functions in pipelines of TensorFlow."""
 
+import contextlib
+import copy
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+_raised: list[Exception] = []  # the last that a function raised, without its frames, which hold the function
+
+
+@contextlib.contextmanager
+def as_raised() -> Iterator[None]:
+    """Raises what a mapped function raised, of which TensorFlow makes an error of its own."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        for raised in _raised:
+            if f"{type(raised).__name__}: {raised}" in error.message:
+                raise raised from error
+        raise
 
 
 def map_python(
@@ -29,9 +45,10 @@ def map_python(
         try:
             found = living(*members)
             return [found[name] for name in specs]
-        except RuntimeError as error:
+        except Exception as error:
             # The interpreter ends while batches are prefetched: no thread will decode, and nobody will look.
             if "cannot schedule new futures" not in str(error):
+                _raised[:] = [copy.copy(error)]
                 raise
             types = [spec.dtype.as_numpy_dtype for spec in specs.values()]
             sides = [[side or 0 for side in spec.shape] for spec in specs.values()]

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,15 @@ def evaluate(
             raise ValueError(
                 f"{task.name} needs images with a map each, found {name} of a {type(images).__name__}."
             )
-    run = partial(_trained, task, encoder, encoder_hash(encoder), work_dir=work_dir, verbose=verbose)
+    known = None
+    if work_dir is not None:
+        known = [
+            task.name,
+            encoder_hash(encoder),
+            seed,
+            [_known_by(n, one, verbose) for n, one in splits.items()],
+        ]
+    run = partial(_trained, task, encoder, known, work_dir=work_dir, verbose=verbose)
 
     def score(fit: MapSplit, held: MapSplit) -> tuple[list[float], int]:
         found = [
@@ -156,20 +165,13 @@ def recipes(
 
 
 def _trained(
-    task: Task, encoder: Encoder, digest: str, train_images: MapSplit, test: MapSplit, recipe: DenseRecipe, seed: int,
+    task: Task, encoder: Encoder, known: Any, train_images: MapSplit, test: MapSplit, recipe: DenseRecipe, seed: int,
     *, work_dir: str | os.PathLike | None, verbose: bool,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """A training and its measurement, read back if it was made before: "statistics" [N, S], "shown", the first maps."""
     outcome = state = None
     if work_dir is not None:
-        named = [
-            task.name,
-            digest,
-            dataclasses.asdict(recipe),
-            seed,
-            _known_by(train_images),
-            _known_by(test),
-        ]
+        named = [known, dataclasses.asdict(recipe), seed, len(train_images), len(test)]
         name = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
         outcome, state = (Path(work_dir) / f"{name}.{ending}.npz" for ending in ("measured", "training"))
         if outcome.exists():
@@ -195,13 +197,22 @@ def _trained(
     return found
 
 
-def _known_by(images: MapSplit) -> list[Any]:
-    """What tells images from others: number, crop, classes, and the pixels of the first and the last."""
-    digest = hashlib.sha256()
-    for number in (0, len(images) - 1):
+def _known_by(name: str, images: MapSplit, verbose: bool) -> list[Any]:
+    """What tells the images of a split from others: every pixel of them and of their maps among it."""
+
+    def digest(number: int) -> bytes:
+        found = hashlib.sha256()
         for values in (images.read(number), images.target(number)):
-            digest.update(b"" if values is None else np.ascontiguousarray(values).tobytes())
-    return [len(images), images.shape, images.short_side, images.num_classes, digest.hexdigest()]
+            found.update(
+                b"" if values is None else f"{values.dtype}{values.shape}".encode() + values.tobytes()
+            )
+        return found.digest()
+
+    with ThreadPoolExecutor() as pool:
+        every = pool.map(digest, range(len(images)))
+        all_of_them = b"".join(tqdm(every, f"{name} images", len(images), unit="image", disable=not verbose))
+    content = hashlib.sha256(all_of_them).hexdigest()
+    return [name, images.shape, images.short_side, images.num_classes, content]
 
 
 def _picture(task: Task, images: MapSplit, predicted: np.ndarray, path: Path) -> None:

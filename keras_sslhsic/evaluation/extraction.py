@@ -14,7 +14,8 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_sslhsic import checks, compat, files
-from keras_sslhsic.data.images import Images, unpack
+from keras_sslhsic.data.images import Images, unpack, warn_of_left_out
+from keras_sslhsic.data.python_map import as_raised
 from keras_sslhsic.encoders import encoder_hash
 from keras_sslhsic.encoders.base import TrainsEncoder
 from keras_sslhsic.encoders.checks import check_dataset, check_images
@@ -61,20 +62,33 @@ def extract_features(
             `encoders.check_images`; those of a dataset batch by batch), there are none, or a cache is asked for that has
             no key.
 
+    Warns:
+        UserWarning: if files of a folder are broken, and have no row.
+
     Example:
         >>> features = extract_features(lambda x: tf.cast(x, tf.float32), np.zeros([4, 2, 2, 1], np.uint8))
         >>> features.shape
         (4, 4)
     """
     checks.integer("batch_size", batch_size, 1)
-    encoder, data = as_encoder(encoder), given(data)
+    encoder, handle, data = as_encoder(encoder), data, given(data)
+    compute = lambda: _extract(encoder, data, batch_size, verbose)[0]  # noqa: E731
     if cache_dir is None:
-        return _extract(encoder, data, batch_size, verbose)[0]
-    file = Path(cache_dir) / f"{encoder_hash(encoder)}-{_data_hash(data, data_version)}.npy"
+        features = compute()
+    else:
+        features = _kept(
+            Path(cache_dir) / f"{encoder_hash(encoder)}-{_data_hash(data, data_version)}.npy", compute
+        )
+    warn_of_left_out(handle, len(features))
+    return features
+
+
+def _kept(file: Path, compute: Callable[[], np.ndarray]) -> np.ndarray:
+    """What a file holds, made if there is none."""
     if file.exists():
         with contextlib.suppress(ValueError, EOFError):  # a damaged one is written again
             return np.load(file)
-    features = _extract(encoder, data, batch_size, verbose)[0]
+    features = compute()
     with files.written_whole(file, ".npy") as temporary:
         np.save(temporary, features)
     return features
@@ -196,6 +210,7 @@ def shape_read(encoder: AnyEncoder) -> tuple[int | None, ...]:
     return shape[1:] if isinstance(shape, tuple) and len(shape) == 4 else (None, None, None)
 
 
+@as_raised()
 def _extract(encoder: Any, data: Any, batch_size: int, verbose: bool) -> tuple[np.ndarray, np.ndarray | None]:
     shape, looked_at = shape_read(encoder), not isinstance(data, tf.data.Dataset)
     (check_images if looked_at else check_dataset)(data, shape)

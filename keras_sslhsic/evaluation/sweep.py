@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import checks
-from keras_sslhsic.evaluation.settings import SEED, Setting, natural, positive
+from keras_sslhsic.evaluation.settings import SEED, Setting, flags, natural, positive
 from keras_sslhsic.words import warn
 
 
@@ -110,9 +110,10 @@ def choose(values: Sequence[float] | np.ndarray, **settings: Sequence[float]) ->
         as_good = {rounded[i] for i in np.flatnonzero(np.asarray(values) == values[best])}
         if len(distinct) >= 3 and as_good <= {distinct[0], distinct[-1]}:
             at_edge.append(name)
+            flag = flags([name if name == "l2" else f"{name}s"])
             warn(
                 f"The best {name} of the sweep, {rounded[best]:g}, is at its edge ({distinct[0]:g} to "
-                f"{distinct[-1]:g}): a better one may lie beyond. Widen the sweep.",
+                f"{distinct[-1]:g}): a better one may lie beyond. Widen the sweep ({flag} of `evaluate`).",
             )
     return Choice(best, float(values[best]), tuple(at_edge))
 

@@ -7,7 +7,8 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic import compat
-from keras_sslhsic.data.images import Images, unpack
+from keras_sslhsic.data.images import Images, unpack, warn_of_left_out
+from keras_sslhsic.data.python_map import as_raised
 from keras_sslhsic.encoders import network_to_train, small_maps, unlabelled, with_preprocessing
 from keras_sslhsic.encoders.checks import check_network, warn_of_top
 from keras_sslhsic.files import written_whole
@@ -88,6 +89,7 @@ class EncodingModel(keras.Model):
             inputs.check_call(images, self.encoder.input_shape[1:])
         return super().__call__(images, *args, **kwargs)
 
+    @as_raised()
     def predict(
         self,
         x: Any,
@@ -108,6 +110,9 @@ class EncodingModel(keras.Model):
 
         Raises:
             ValueError: for images that are not such, or batches without end if `steps` is None.
+
+        Warns:
+            UserWarning: if files of a folder are broken, and have no row.
         """
         if streams.is_array(x) or isinstance(x, dict):
             inputs.check_call(x, self.encoder.input_shape[1:])
@@ -122,7 +127,10 @@ class EncodingModel(keras.Model):
                 # All of it is read, however many files are broken.
                 warnings.filterwarnings("ignore", "Your input ran out of data")
             found = super().predict(data, verbose=verbose, steps=steps, callbacks=callbacks)
-        return found[0][found[1]] if isinstance(found, list | tuple) else found
+        features = found[0][found[1]] if isinstance(found, list | tuple) else found
+        if steps is None:
+            warn_of_left_out(given, len(features))
+        return features
 
     def predict_on_batch(self, x: Any) -> Any:
         """`predict` of the arrays of a batch."""

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_sslhsic import checks, compat
 from keras_sslhsic.data.images import Images, unpack
+from keras_sslhsic.data.python_map import as_raised
 from keras_sslhsic.hsic import replicas
 from keras_sslhsic.losses import Hiddens, Objective
 from keras_sslhsic.training import (
@@ -245,6 +246,7 @@ class Trainer(EncodingModel):
             weights = [*weights, *self.get_weights()[of_networks:]]
         super().set_weights(weights if self.compiled else weights[:of_networks])
 
+    @as_raised()
     def evaluate(
         self,
         x: Any = None,
@@ -520,6 +522,7 @@ class Trainer(EncodingModel):
 
     # Fitting ----------------------------------------------------------------------------------------------------
 
+    @as_raised()
     def fit(
         self,
         x: Any = None,

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -21,7 +22,7 @@ from keras_sslhsic.data import DecodeError, TooManyBrokenFiles, decode, from_fol
 from keras_sslhsic.data import folder as module
 from keras_sslhsic.data.broken import BrokenFiles
 from keras_sslhsic.data.folder import list_images
-from keras_sslhsic.evaluation import loading
+from keras_sslhsic.evaluation import extract_features, loading
 from keras_sslhsic.zoo.extract import extract
 
 OPTIONS = {"image_size": 8, "workers": 2}
@@ -356,6 +357,13 @@ def test_too_many_broken_files_stop_the_run_with_a_summary(folder):
         ),
     ):
         list(images.batches(epochs=1))
+    flat = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten()])
+    model = SSLHSIC(flat, 8, 4, views=views.byol(8))
+    model.compile("sgd")
+    for read in (model.fit, model.evaluate, model.predict, partial(extract_features, model)):
+        images = from_folder(root, batch_size=13, max_broken=0.05, **OPTIONS)
+        with pytest.warns(UserWarning), pytest.raises(TooManyBrokenFiles, match="raise max_broken"):
+            read(images)
     with pytest.raises(TooManyBrokenFiles, match="raise max_broken"):
         images.broken.total = 1
         images.broken.report("another.jpg", DecodeError("the file is empty"))
@@ -370,6 +378,18 @@ def test_one_percent_is_allowed_by_default(folder):
     with pytest.warns(UserWarning, match="broken_images.log"):
         (batch,) = images.batches(epochs=1)
     assert len(batch["image"]) == 100
+
+
+def test_features_of_a_folder_with_broken_files_say_that_rows_are_missing(folder):
+    root = folder(12)
+    break_some(root, ["text.jpg"])()
+    images = from_folder(root, batch_size=5, max_broken=0.1, **OPTIONS)
+    flat = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten()])
+    model = SSLHSIC(flat, 8, 4, views=views.byol(8))
+    for read in (model.predict, partial(extract_features, model)):
+        with pytest.warns(UserWarning, match=r"12 rows of 13 images: .*`broken\.reasons`"):
+            features = read(images)
+        assert len(features) == 12
 
 
 def test_on_error_raise_names_the_file_and_the_reason(folder):

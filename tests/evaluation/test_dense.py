@@ -178,9 +178,16 @@ def test_protocols_measure_and_go_on(name, encoder, tmp_path, monkeypatch):
     assert (tmp_path / "work" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
     for one, other in zip(encoder.get_weights(), before, strict=True):
         np.testing.assert_array_equal(one, other)
-    # Nothing is trained again.
+    # Nothing is trained again, until a pixel changes.
     monkeypatch.setattr(dense, "train", None)
     assert results.same(PROTOCOLS[name].run(encoder, splits, **settings), result)
+    of_another = splits["train"].target(2).copy()
+    of_another[9, 30] = 1
+    target = lambda number: of_another if number == 2 else splits["train"].target(number)  # noqa: E731
+    with pytest.raises(TypeError, match="NoneType"):  # what trains is gone
+        PROTOCOLS[name].run(
+            encoder, splits | {"train": dataclasses.replace(splits["train"], target=target)}, **settings
+        )
     results.append(tmp_path / "results.jsonl", result)
     [found] = results.read(tmp_path)
     assert results.same(found, result)
