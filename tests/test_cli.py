@@ -690,6 +690,7 @@ def test_protocols_of_a_folder_are_set_by_the_command_and_recorded(squares, caps
     assert cli.main(["extract", "--model", "kept.keras", "--data", "data/test", "--out", "classes.npz"]) == 0
     with np.load("classes.npz") as found:
         assert found["features"].shape == (24, 2) and found["image_size"] == "28"
+        assert found["class_names"].tolist() == sorted(os.listdir("data/test"))
     first, second = map(json.loads, Path("r.jsonl").read_text().splitlines())
     images = {"image_size": 28, "short_side": 32, "resize": "blocks averaged, bicubic"}
     assert first["recipe"] == {

@@ -43,6 +43,7 @@ class EncoderSpec:
         network: name of the network inside, which reads normalised pixels; None where it is not known.
         stages: {"P2": stage of stride 2^2, ...}; empty where they are not known.
         trained_at: side of the views that it was trained on; None where it is not known.
+        class_names: of a classifier, whose features are probabilities of these classes; empty where they are not known.
     """
 
     height: int | None
@@ -56,6 +57,7 @@ class EncoderSpec:
     network: str | None = None
     stages: Mapping[str, Stage] = dataclasses.field(default_factory=dict)
     trained_at: int | None = None
+    class_names: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int | None, int | None, int]:
@@ -132,6 +134,8 @@ class EncoderSpec:
             and (self.resize is None or len(self.resize) == 2)
             and type(self.antialias) is bool
             and isinstance(self.network, str | None)
+            and len(self.class_names) in (0, self.feature_size)
+            and all(isinstance(name, str) for name in self.class_names)
             and (not self.stages or (self.network is not None and len(self.mean) > 0))
             and all(isinstance(stage.layer, str) for stage in self.stages.values())
         )

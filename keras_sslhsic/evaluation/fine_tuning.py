@@ -160,7 +160,8 @@ def finetune(
         in_place: whether to train the encoder itself. Otherwise a copy is trained, and the encoder stays as
             it is.
         save_to: file NAME.keras that gets the classifier: an `Encoder` from images, as `encoder` reads them, to a
-            probability for each class, in the order of their labels. It loads without this package.
+            probability for each class, in the order of their labels; `spec.class_names` names them, where the images do. It
+            loads without this package.
         verbose: whether to show progress bars.
 
     Returns:
@@ -231,7 +232,8 @@ def finetune(
     warn_of_batch(best.batch_size, run.recipe.batch_size)
     value, interval = metrics.measure(metric, scores, labels, seed)
     if save_to is not None:
-        _whole(run.classifier, several, describe(test)["image_size"]).save(save_to)
+        names = getattr(images, "class_names", None) or ()
+        _whole(run.classifier, several, describe(test)["image_size"], names).save(save_to)
     return Result(
         protocol="finetune",
         value=value,
@@ -396,14 +398,14 @@ class _Classifier(keras.Model):
         return {"loss": self._loss_tracker.result()}
 
 
-def _whole(classifier: _Classifier, several: bool, size: int | None) -> Encoder:
-    """One model from images to probabilities, which was trained at this size."""
+def _whole(classifier: _Classifier, several: bool, size: int | None, names: Sequence[str]) -> Encoder:
+    """One model from images to probabilities of the classes of these names, which was trained at this size."""
     network = classifier.encoder
     height, width, channels = network.input_shape[1:]
     images = keras.Input((height, width, channels), dtype="float32", name="image")
     scores = classifier.head(keras.layers.Flatten()(network(images)))
     found = keras.layers.Activation("sigmoid" if several else "softmax", dtype="float32")(scores)
-    spec = EncoderSpec(height, width, channels, found.shape[-1], trained_at=size)
+    spec = EncoderSpec(height, width, channels, found.shape[-1], trained_at=size, class_names=tuple(names))
     return Encoder(images, found, spec, "classifier")
 
 

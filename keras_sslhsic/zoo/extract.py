@@ -64,7 +64,8 @@ def extract(
         model: what `encoders.encoder_of` takes, or `load_pretrained`.
         data: folder of images, at any depth.
         out: ``NAME.npz`` (arrays ``files`` [N] and ``features`` float32 [N, F]) or ``NAME.parquet`` (columns
-            ``file`` and ``features``); both with the bytes and time of change of the images. Rows are in the
+            ``file`` and ``features``); both with the bytes and time of change of the images, and
+            with the names of a classifier's classes, ``class_names``. Rows are in the
             order of the paths, which are relative to `data`. Broken images are left out and listed in a file of
             that name with ``.broken.txt`` added, a line ``file<TAB>reason`` each, with control characters escaped.
         batch_size: images a step, at most.
@@ -133,7 +134,12 @@ def extract_into(
     for path in filter(files.is_leftover, _in_folder(parts)):  # of killed processes: this one holds the lock
         path.unlink()
     encoder_id = encoder_hash(extractor.encoder)
-    origin = rows.Origin(encoder_id, str(extractor.root.resolve()), str(extractor.image_size or ""))
+    origin = rows.Origin(
+        encoder_id,
+        str(extractor.root.resolve()),
+        str(extractor.image_size or ""),
+        extractor.encoder.spec.class_names,
+    )
     found, folders = rows.read([out, *_in_folder(parts)], encoder_id, origin.image_size)
     done = {name: row for name, row in found.items() if stamps.get(name) == row.stamp}
     if found and not done and origin.folder not in folders:

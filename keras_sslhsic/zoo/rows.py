@@ -26,6 +26,7 @@ class Origin(NamedTuple):
     encoder: str  # its hash
     folder: str  # of the images
     image_size: str = ""  # side of the squares that they were made; empty where the encoder saw all of them
+    class_names: tuple[str, ...] = ()  # of features that are probabilities
 
 
 class Row(NamedTuple):
@@ -153,6 +154,7 @@ def _stamps(rows: dict[str, Row], names: list[str]) -> np.ndarray:
 def _write_npz(path: Path, rows: dict[str, Row], origin: Origin, width: int) -> None:
     names, features, stamps = _columns(rows, width)
     broken = [name for name, row in rows.items() if row.features is None]
+    told = {name: value for name, value in origin._asdict().items() if value or name != "class_names"}
     with files.written_whole(path, ".npz") as temporary:
         np.savez(
             temporary,
@@ -161,7 +163,7 @@ def _write_npz(path: Path, rows: dict[str, Row], origin: Origin, width: int) -> 
             bytes_and_changed_ns=stamps,
             broken=np.array([(name, rows[name].reason) for name in broken], np.str_).reshape(-1, 2),
             broken_bytes_and_changed_ns=_stamps(rows, broken),
-            **origin._asdict(),
+            **told,
         )
 
 
@@ -184,7 +186,8 @@ def _read_npz(file: BinaryIO) -> tuple[dict[str, Row], Origin]:
     rows = {str(name): Row(tuple(stamp), row) for name, stamp, row in found}
     for (name, reason), stamp in zip(broken, broken_stamps.tolist(), strict=True):
         rows[str(name)] = Row(tuple(stamp), None, str(reason))
-    return rows, Origin(*(str(arrays[name]) for name in Origin._fields if name in arrays))
+    names = tuple(map(str, arrays.pop("class_names", ())))
+    return rows, Origin(*(str(arrays[n]) for n in Origin._fields if n in arrays), class_names=names)
 
 
 def _check_columns(names: np.ndarray, features: np.ndarray, stamps: np.ndarray) -> None:
@@ -203,7 +206,8 @@ def _write_parquet(path: Path, rows: dict[str, Row], origin: Origin, width: int)
         "changed_ns": stamps[:, 1],
     }
     broken = [[name, *row.stamp, row.reason] for name, row in rows.items() if row.features is None]
-    table = pyarrow.table(columns).replace_schema_metadata(origin._asdict() | {"broken": json.dumps(broken)})
+    told = origin._asdict() | {"broken": json.dumps(broken), "class_names": json.dumps(origin.class_names)}
+    table = pyarrow.table(columns).replace_schema_metadata(told)
     with files.written_whole(path) as temporary:
         parquet.write_table(table, temporary)
 
@@ -227,7 +231,9 @@ def _read_parquet(file: BinaryIO) -> tuple[dict[str, Row], Origin]:
         metadata.get(b"broken", b"[]")
     ):  # not of an earlier version
         rows[str(name)] = Row((int(size), int(changed)), None, str(reason))
-    return rows, Origin(*(metadata[n.encode()].decode() for n in Origin._fields if n.encode() in metadata))
+    names = tuple(json.loads(metadata.pop(b"class_names", b"[]")))
+    told = (metadata[n.encode()].decode() for n in Origin._fields if n.encode() in metadata)
+    return rows, Origin(*told, class_names=names)
 
 
 def pyarrow_modules() -> tuple[Any, Any]:

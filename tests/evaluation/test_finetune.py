@@ -34,7 +34,7 @@ def test_learns_a_copy_and_leaves_the_encoder_alone(make_encoder, pictures, tmp_
     np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-6)
     assert (found.argmax(axis=1) == labels).mean() == result.top1
     classifier = load_pretrained(tmp_path / "classifier.keras")
-    assert classifier.spec.trained_at == images.shape[1]
+    assert classifier.spec.trained_at == images.shape[1] and classifier.spec.class_names == ()
     # As it is exported: images of its size are as they were, others are resized to it.
     of_any_size = resized(classifier, images.shape[1])
     np.testing.assert_allclose(of_any_size.predict(images, verbose=0), found, rtol=1e-5, atol=1e-6)

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import os
 import zipfile
@@ -11,10 +12,10 @@ from PIL import Image
 from pyarrow import parquet
 
 from keras_sslhsic import lock
-from keras_sslhsic.encoders import with_preprocessing
+from keras_sslhsic.encoders import Encoder, with_preprocessing
 from keras_sslhsic.evaluation import encoder_hash
 from keras_sslhsic.zoo import extract as module
-from keras_sslhsic.zoo import rows
+from keras_sslhsic.zoo import load_pretrained, rows
 from keras_sslhsic.zoo.extract import extract
 
 
@@ -54,6 +55,21 @@ def test_rows_are_keyed_by_file_and_broken_ones_listed(encoder, folder, tmp_path
         np.testing.assert_allclose(archive["features"], expected(encoder, images), atol=1e-4)
     assert (tmp_path / "out.npz.broken.txt").read_text().startswith("b/2.png\t")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out.npz", "out.npz.broken.txt"]
+
+
+@pytest.mark.parametrize("name", ["out.npz", "out.parquet"])
+def test_features_of_a_classifier_name_its_classes(encoder, folder, tmp_path, name):
+    root, _ = folder
+    extract(encoder, root, tmp_path / name)
+    assert rows.load(tmp_path / name)[1].class_names == ()
+    (tmp_path / name).unlink()
+    names = tuple(f"class {number}, größer" for number in range(encoder.spec.feature_size))
+    spec = dataclasses.replace(encoder.spec, class_names=names)
+    classifier = Encoder(encoder.inputs[0], encoder.outputs[0], spec)
+    extract(classifier, root, tmp_path / name)
+    assert rows.load(tmp_path / name)[1].class_names == names
+    classifier.save(tmp_path / "classifier.keras")
+    assert load_pretrained(tmp_path / "classifier.keras").spec == spec
 
 
 def test_a_stopped_extraction_goes_on(encoder, folder, tmp_path, monkeypatch):
