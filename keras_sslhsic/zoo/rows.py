@@ -186,8 +186,9 @@ def _read_npz(file: BinaryIO) -> tuple[dict[str, Row], Origin]:
     rows = {str(name): Row(tuple(stamp), row) for name, stamp, row in found}
     for (name, reason), stamp in zip(broken, broken_stamps.tolist(), strict=True):
         rows[str(name)] = Row(tuple(stamp), None, str(reason))
-    names = tuple(map(str, arrays.pop("class_names", ())))
-    return rows, Origin(*(str(arrays[n]) for n in Origin._fields if n in arrays), class_names=names)
+    class_names = tuple(map(str, arrays.pop("class_names", ())))
+    told: dict[str, Any] = {name: str(arrays[name]) for name in Origin._fields if name in arrays}
+    return rows, Origin(**told | {"class_names": class_names})
 
 
 def _check_columns(names: np.ndarray, features: np.ndarray, stamps: np.ndarray) -> None:
@@ -231,9 +232,11 @@ def _read_parquet(file: BinaryIO) -> tuple[dict[str, Row], Origin]:
         metadata.get(b"broken", b"[]")
     ):  # not of an earlier version
         rows[str(name)] = Row((int(size), int(changed)), None, str(reason))
-    names = tuple(json.loads(metadata.pop(b"class_names", b"[]")))
-    told = (metadata[n.encode()].decode() for n in Origin._fields if n.encode() in metadata)
-    return rows, Origin(*told, class_names=names)
+    class_names = tuple(json.loads(metadata.pop(b"class_names", b"[]")))
+    told: dict[str, Any] = {
+        n: metadata[n.encode()].decode() for n in Origin._fields if n.encode() in metadata
+    }
+    return rows, Origin(**told | {"class_names": class_names})
 
 
 def pyarrow_modules() -> tuple[Any, Any]:
