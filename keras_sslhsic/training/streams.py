@@ -1,6 +1,7 @@
 """What `fit`, `evaluate` and `predict` read, in whatever form it is given."""
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from types import GeneratorType
 from typing import Any, TypeAlias
@@ -28,6 +29,7 @@ _NO_BATCH = "Expected batches of images, found none: the dataset is empty."
 _NO_END = (
     "Expected an end of the {}, found none: give steps_per_epoch to fit, or steps to evaluate and predict{}."
 )
+_NOT_FINITE = "The images or crops hold NaN or infinite values: find out where they come from"
 
 
 def given(x: Any, y: Any = None, steps: int | None = None, epochs: int = 1, **arrays: Any) -> Given:
@@ -286,19 +288,26 @@ def _shared(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-def _finite(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The same batches, floats looked at before a step trains on them: one NaN would spoil every weight.
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Raises ValueError for a batch in which `to_train` finds NaN or infinities; TensorFlow makes another error of it."""
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        if _NOT_FINITE in error.message:
+            raise ValueError(f"{_NOT_FINITE}.") from error
+        raise
 
-    A batch with NaN or infinities raises InvalidArgumentError.
-    """
-    message = "The images or crops hold NaN or infinite values: find out where they come from"
+
+def _finite(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The same batches, floats looked at before a step trains on them: one NaN would spoil every weight."""
 
     def is_float(tensor: Any) -> bool:
         return getattr(tensor, "dtype", tf.uint8).is_floating
 
     def looked_at(*batch: Any) -> Any:
         batch = tf.nest.map_structure(
-            lambda x: tf.debugging.check_numerics(x, message) if is_float(x) else x, batch
+            lambda x: tf.debugging.check_numerics(x, _NOT_FINITE) if is_float(x) else x, batch
         )
         return batch if len(batch) > 1 else batch[0]
 

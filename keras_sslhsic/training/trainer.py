@@ -523,6 +523,7 @@ class Trainer(EncodingModel):
     # Fitting ----------------------------------------------------------------------------------------------------
 
     @as_raised()
+    @streams.refusing()
     def fit(
         self,
         x: Any = None,
@@ -567,7 +568,8 @@ class Trainer(EncodingModel):
 
         Raises:
             ValueError: for a data set smaller than the batch, or without end and `steps_per_epoch`; images out of range, or
-                that do not suit the encoder or the views; a batch of one image, or one that the replicas cannot share.
+                that do not suit the encoder or the views; a batch of one image, or one that the replicas cannot share; and, in
+                any batch, for NaN or infinite values.
             lock.InUseError: if another process trains into the directory of a `callbacks.Checkpoint`.
         """
         checks.integer("epochs", epochs, 1)
