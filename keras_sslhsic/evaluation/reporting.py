@@ -79,7 +79,7 @@ def report(path: str | os.PathLike, output: str | os.PathLike | None = None) -> 
 def table(records: Iterable[Result]) -> str:
     """Markdown with a row for each encoder and data set, a column for each protocol and recipe, values in per cent.
 
-    A cell holds the value and its 95 % interval, and the unit and the metric if they are not per cent and top-1; or - (raw
+    Of encoders of one name that differ, such as a run that went on, a row says when it was first measured. A cell holds the value and its 95 % interval, and the unit and the metric if they are not per cent and top-1; or - (raw
     pixels, say, have no encoder to fine-tune). A record of several metrics has a column for each; so has one with the top-5
     accuracy beside its value, where the paper has both. The rows of the paper's tables 1 to 5 that measure the same follow, by
     table; then every column's recipe; then the rows of tables 6 to 8, of other networks and of ablations.
@@ -88,11 +88,15 @@ def table(records: Iterable[Result]) -> str:
     labels = _labels(cells)
     columns = list(dict.fromkeys(labels.values()))
     head = ["encoder", "hash", "data", "test images", *columns]
+    alike = Counter(row._replace(hash="") for row in cells)
     lines = []
     for row, found in cells.items():
         texts = {labels[measure]: _format(record) for measure, record in found.items()}
         values = [texts.get(column, "-") for column in columns]
-        lines.append([row.encoder, row.hash, row.data, f"{row.num_test or '?'}", *values])
+        name, times = row.encoder, sorted(record.time for record in found.values() if record.time)
+        if alike[row._replace(hash="")] > 1 and times:
+            name = f"{name}, measured {times[0][:16].replace('T', ' ')}"
+        lines.append([name, row.hash, row.data, f"{row.num_test or '?'}", *values])
     recipes = {
         f"- {label} on {measure.data}: "
         + ", ".join(f"{key}={_text(value)}" for key, value in json.loads(measure.recipe).items())
