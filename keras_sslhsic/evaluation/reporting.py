@@ -79,10 +79,11 @@ def report(path: str | os.PathLike, output: str | os.PathLike | None = None) -> 
 def table(records: Iterable[Result]) -> str:
     """Markdown with a row for each encoder and data set, a column for each protocol and recipe, values in per cent.
 
-    Of encoders of one name that differ, such as a run that went on, a row says when it was first measured. A cell holds the value and its 95 % interval, and the unit and the metric if they are not per cent and top-1; or - (raw
-    pixels, say, have no encoder to fine-tune). A record of several metrics has a column for each; so has one with the top-5
-    accuracy beside its value, where the paper has both. The rows of the paper's tables 1 to 5 that measure the same follow, by
-    table; then every column's recipe; then the rows of tables 6 to 8, of other networks and of ablations.
+    Of encoders of one name that differ, such as a run that went on, a row says when it was first measured. A cell holds the
+    value and its 95 % interval, and the unit and the metric if they are not per cent and top-1; or - (raw pixels, say, have no
+    encoder to fine-tune). A record of several metrics has a column for each; so has one with the top-5 accuracy beside its
+    value, where the paper has both. The rows of the paper's tables 1 to 5 that measure the same follow, by table; then every
+    column's recipe; then the rows of tables 6 to 8, of other networks and of ablations.
     """
     cells = _cells(records)
     labels = _labels(cells)

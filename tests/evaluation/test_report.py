@@ -42,7 +42,10 @@ def test_encoders_of_one_name_are_told_apart_by_when_they_were_measured():
     first = {**RECORD, "encoder_hash": "12", "time": "2026-11-30T10:12:33+00:00"}
     later = {**RECORD, "encoder_hash": "34", "time": "2026-12-01T09:00:00+00:00"}
     lines = cells(table([first, later, {**first, "protocol": "knn", "time": "2026-12-02T10:12:33+00:00"}]))
-    assert [line[0] for line in lines[2:4]] == ["a, measured 2026-11-30 10:12", "a, measured 2026-12-01 09:00"]
+    assert [line[0] for line in lines[2:4]] == [
+        "a, measured 2026-11-30 10:12",
+        "a, measured 2026-12-01 09:00",
+    ]
     assert cells(table([first, {**later, "encoder": "b"}]))[2][0] == "a"
 
 
