@@ -1,6 +1,7 @@
 """The encoder of a trainer, as all that is not training sees it: one choice of weights, one range of pixels."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -146,14 +147,30 @@ class EncodingModel(keras.Model):
         """As `keras.Model.export`, of `serving_encoder`: what it computes of images is what calling the model does."""
         return self.serving_encoder().export(filepath, *args, **kwargs)
 
-    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    def save(self, filepath: Any, overwrite: bool = True, *args: Any, **kwargs: Any) -> None:
         """As in Keras, to .keras files alone, which are written whole or not at all."""
         self._refuse_hdf5(filepath)  # before Keras opens the file
-        if args or kwargs or "://" in str(filepath) or not str(filepath).endswith(".keras"):
-            super().save(filepath, *args, **kwargs)
+        self._write(super().save, ".keras", filepath, overwrite, *args, **kwargs)
+
+    def save_weights(self, filepath: Any, overwrite: bool = True, *args: Any, **kwargs: Any) -> None:
+        """As in Keras; NAME.weights.h5 is written whole or not at all."""
+        self._write(super().save_weights, ".weights.h5", filepath, overwrite, *args, **kwargs)
+
+    def _write(
+        self,
+        write: Callable[..., None],
+        ending: str,
+        filepath: Any,
+        overwrite: bool,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """Has Keras write a local file of this ending under another name first; whatever else is asked for, as it does."""
+        if not overwrite or args or kwargs or "://" in str(filepath) or not str(filepath).endswith(ending):
+            write(filepath, overwrite, *args, **kwargs)
             return
-        with written_whole(filepath, ".keras") as temporary:
-            super().save(temporary)
+        with written_whole(filepath, ending) as temporary:
+            write(temporary)
 
     def get_config(self) -> dict[str, Any]:
         """As in Keras, for .keras files alone."""

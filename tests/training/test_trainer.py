@@ -182,18 +182,22 @@ def test_averages_of_an_optimizer_reach_what_it_trains(swav):
     assert list(map(id, swav.trainable_weights)) == list(map(id, swav.trained_variables))
 
 
-def test_a_save_that_fails_leaves_the_file_of_before(tiny_model, tmp_path, monkeypatch):
-    model, file = tiny_model(), tmp_path / "model.keras"
-    model.save(file)
+@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
+def test_a_save_that_fails_leaves_the_file_of_before(name, tiny_model, tmp_path, monkeypatch):
+    """By hand, and as `ModelCheckpoint` calls it."""
+    model, file = tiny_model(), tmp_path / name
+    save = model.save if name.endswith("keras") else model.save_weights
+    save(file)
     before = file.read_bytes()
 
     def full(store):
         raise OSError("No space left on device")
 
     monkeypatch.setattr(model, "save_own_variables", full)
-    with pytest.raises(OSError, match="No space left"):
-        model.save(file)
-    assert file.read_bytes() == before and [path.name for path in tmp_path.iterdir()] == ["model.keras"]
+    for options in ({}, {"overwrite": True}):
+        with pytest.raises(OSError, match="No space left"):
+            save(file, **options)
+        assert file.read_bytes() == before and [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_a_loss_scale_of_ones_own_is_saved(tiny_model, images, tmp_path):
