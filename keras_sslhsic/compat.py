@@ -4,9 +4,11 @@ The rest of the library is written for `tf` mathematics and plain `keras` layers
 interface, and so may change with the Keras version, is here.
 """
 
+import atexit
 import collections
 import contextlib
 import functools
+import gc
 import io
 import json
 import threading
@@ -25,6 +27,7 @@ from keras.src.saving import saving_lib
 from keras.src.trainers import data_adapters
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.utils.naming import to_snake_case
+from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops
 
 
 def warn_of_tensorflow(version: str = tf.__version__) -> None:
@@ -224,6 +227,20 @@ def of_all_replicas(strategy: tf.distribute.Strategy, value: int) -> list[int]:
         return strategy.run(lambda: context().all_gather(tf.identity([value]), axis=0))
 
     return strategy.experimental_local_results(gather())[0].numpy().tolist()
+
+
+@atexit.register
+def end_iterators() -> None:
+    """Ends all iterators over data sets that there are, and what they read ahead.
+
+    A thread of TensorFlow's that asks for Python while the interpreter ends never gets it, and what waits for the thread hangs.
+    """
+    kinds = (iterator_ops.OwnedIterator, multi_device_iterator_ops.OwnedMultiDeviceIterator)
+    iterators = [thing for thing in gc.get_objects() if type(thing) in kinds]
+    for iterator in iterators:
+        vars(iterator).clear()
+    if iterators:
+        gc.collect()  # functions that hold them are in cycles
 
 
 class Batches(DataAdapter):

@@ -1,6 +1,8 @@
 """Python functions in pipelines, and how long they live."""
 
 import gc
+import subprocess
+import sys
 import weakref
 
 import numpy as np
@@ -49,3 +51,34 @@ def test_a_function_that_is_gone_is_said():
     gc.collect()
     with pytest.raises(tf.errors.OpError, match="The data set is gone"):
         list(dataset)
+
+
+# A script that an error stops while functions run, and wait for each other: several streams, since one alone may be lucky.
+READING = """
+import numpy as np
+import tensorflow as tf
+from keras_sslhsic.data.python_map import map_python
+
+def slow(number):
+    for _ in range(10_000):
+        pass
+    return {"x": np.float32(number)}
+
+def ahead():
+    numbers = tf.data.Dataset.range(10**6).map(lambda number: (number,))
+    return map_python(numbers, slow, {"x": tf.TensorSpec([], tf.float32)}).batch(2).prefetch(10**5)
+"""
+OF_ONE = "iterators = [iter(ahead()) for _ in range(8)]"
+OF_REPLICAS = """
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
+iterators = [iter(strategy.experimental_distribute_dataset(ahead())) for _ in range(3)]
+"""
+
+
+@pytest.mark.parametrize("iterate", [OF_ONE, OF_REPLICAS], ids=["one", "replicas"])
+def test_a_script_ends_while_its_data_are_read_ahead(iterate):
+    script = f"{READING}\n{iterate}\nfor iterator in iterators:\n    next(iterator)\nraise SystemExit(3)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 3, done.stderr
