@@ -3,7 +3,7 @@
 import sys
 import warnings
 
-_BELOW = {"keras_sslhsic", "keras", "tensorflow"}
+_BELOW = {"keras_sslhsic", "keras", "tensorflow", "contextlib"}
 
 
 def counted(number: int, noun: str) -> str:
