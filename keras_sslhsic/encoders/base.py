@@ -63,6 +63,10 @@ class Encoder(keras.Model):
             check_images(images, self.spec.shape)
         return super().__call__(images, *args, **kwargs)
 
+    def call(self, inputs: Any, training: bool = False, mask: Any = None) -> Any:
+        """As in Keras; without a word on training it infers, where Keras's random layers (RandomFlip) would train."""
+        return super().call(inputs, training=training, mask=mask)
+
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.predict`."""
         check_given(x, self.spec.shape, endless=kwargs.get("steps") is not None)

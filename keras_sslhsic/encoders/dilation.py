@@ -15,6 +15,10 @@ _SIDE = 1024  # pixels, with which strides are measured
 class StageMaps(keras.Model):
     """A functional model from images to {"P2": map, ...}, which networks of keras-hub take as their `image_encoder`."""
 
+    def call(self, inputs: Any, training: bool = False, mask: Any = None) -> Any:
+        """As in Keras; without a word on training it infers, also with layers that would train."""
+        return super().call(inputs, training=training, mask=mask)
+
     @property
     def pyramid_outputs(self) -> dict[str, Any]:
         """The symbolic map of each stage."""

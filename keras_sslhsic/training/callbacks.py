@@ -18,7 +18,8 @@ class TargetEMA(keras.callbacks.Callback):
 
     The average is taken inside the training step, so it is exact for any `steps_per_execution`; this callback sets its
     schedule, tau = 1 - (1 - base) (cos(pi t / T) + 1) / 2 at the update t of T. Updates of the weights count, not the steps
-    in which an optimizer only accumulates gradients.
+    in which an optimizer only accumulates gradients; but those too that a loss scale skips, in which the target stands still,
+    so that tau is 1 at the end.
 
     Of a method whose decay does not rise (MoCo's), tau stays at `base`.
 

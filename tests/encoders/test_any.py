@@ -5,8 +5,9 @@ import warnings
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from keras_sslhsic import LARS, SSLHSIC, evaluation, views
+from keras_sslhsic import LARS, SSLHSIC, evaluation, views, zoo
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (12, 36, 36, 3), dtype=np.uint8)
 
@@ -100,3 +101,23 @@ def test_a_classifiers_top_is_warned_of(last):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         SSLHSIC(keras.Model(images, features), views=views.byol(8))
+
+
+def test_random_layers_of_an_encoder_do_not_train_by_themselves(tmp_path):
+    """Keras's own train unless they are told not to."""
+    pixels = keras.Input((12, 12, 3))
+    found = keras.layers.Conv2D(4, 3, strides=3)(keras.layers.RandomFlip(seed=0)(pixels))
+    network = keras.Model(pixels, keras.layers.Flatten()(found))
+    model = SSLHSIC(network, 8, 4, views=views.byol(12))
+    images = np.random.default_rng(0).integers(0, 256, (16, 12, 12, 3), dtype=np.uint8)
+    expected = model.predict(images, verbose=0)
+    zoo.save_pretrained(model, tmp_path / "saved")
+    model.export(tmp_path / "exported", verbose=False)
+    exported = tf.saved_model.load(tmp_path / "exported")
+    loaded = zoo.load_pretrained(tmp_path / "saved")
+    outer_pixels = keras.Input((12, 12, 3))
+    outer = keras.Model(outer_pixels, loaded(outer_pixels))
+    doors = (model, model.serving_encoder(), loaded, outer, exported.serve)
+    for door in doors:
+        np.testing.assert_allclose(door(tf.constant(images, tf.float32)), expected, rtol=1e-4, atol=1e-4)
+    assert np.abs(outer(images, training=True) - expected).max() > 0.1  # what contains it says what to do
