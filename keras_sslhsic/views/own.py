@@ -41,8 +41,8 @@ def _named(operation: Any) -> str:
         _check_stateless(operation)
         name = _text_of(operation)
     else:
-        name = callable(operation) and keras.saving.get_registered_name(operation)
-        name = name if keras.saving.get_registered_object(name) is operation else None
+        known = keras.saving.get_registered_name(operation) if callable(operation) else ""
+        name = known if keras.saving.get_registered_object(known) is operation else None
     if not name:
         raise ValueError(
             "An operation of views must be a Keras layer, or a function f(images, seed), that files can name, found "
