@@ -129,6 +129,10 @@ def test_help_says_what_every_command_does(capsys):
         (["report", CONFIG], "holds something else than results"),
         (["pretrain", "--resume", "--workdir", "x"], "x holds no run to go on with: name the folder of one."),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.chunks=3"], "cannot be trained on in chunks=3"),
+        (
+            ["reproduce", "claims", "--seeds", "3", "--scale", "small"],
+            "reproduce claims takes no --scale, --seeds; it takes --records.",
+        ),
         (["reproduce", "claims", "--records", CONFIG], f"Line 1 of {CONFIG} is no record of a training"),
         (["reproduce", "claims", "--records", f"{CONFIG}/x.jsonl"], "Not a directory"),
     ],
@@ -391,6 +395,28 @@ def test_an_export_replaces_the_file_of_before(name, tmp_path, monkeypatch, caps
     (tmp_path / "folder.tflite").mkdir()
     assert cli.main(["export", "--model", "a", "--out", str(tmp_path / "folder.tflite")]) == 2
     assert "is a folder: give the name of a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words, module",
+    [
+        (["extract", "--model", "a", "--data", ".", "--out", "x", "--runner", "DirectRunner"], "images"),
+        (["index", "--features", ".", "--out", "x"], "images"),
+        (["index", "--features", ".", "--out", "x.onnx"], "images"),
+        (["export", "--model", "a", "--out", "x"], "models"),
+        (["report", ".", "--out", "x"], "evaluation"),
+    ],
+)
+def test_a_folder_that_a_command_wrote_is_taken_again(words, module, tmp_path, monkeypatch, capsys):
+    """By the look at the arguments, before any work; a file in its place is refused."""
+    monkeypatch.chdir(tmp_path)
+    out = Path(words[words.index("--out") + 1])
+    monkeypatch.setattr(getattr(cli, module), f"_{words[0]}", lambda options: out.mkdir(exist_ok=True))
+    assert cli.main(words) == cli.main(words) == 0
+    out.rmdir()
+    out.touch()
+    assert cli.main(words) == 2
+    assert "is a file: give the name of a folder" in capsys.readouterr().err
 
 
 def test_what_a_stopped_training_has_saved_is_said(tmp_path, monkeypatch, capsys):

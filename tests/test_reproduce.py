@@ -144,7 +144,16 @@ def test_the_paper_scale_is_listed_and_what_cannot_be_is_a_sentence(capsys, tmp_
         cli.main(["reproduce", "tables"])
     assert "invalid choice: 'tables' (choose from" in capsys.readouterr().err
     for words, message in (
-        (["reproduce", "features", "--row", "x"], "go with --scale paper"),
+        (
+            ["reproduce", "features", "--row", "x"],
+            "--scale small takes no --row; it takes --records, --scale, --seeds.",
+        ),
+        (["reproduce", "features", "--scale", "paper", "--workdir", "x"], "without --row takes no --workdir"),
+        (
+            ["reproduce", "features", "--scale", "paper", "--row", "x", "--seeds", "1"],
+            "with --row takes no --seeds",
+        ),
+        (["reproduce", "claims", "--config.epochs=1"], "claims takes no --config.FIELD; it takes --records."),
         (["reproduce", "features", "--scale", "paper", "--row", "x"], "give --workdir"),
         (
             ["reproduce", "features", "--scale", "paper", "--row", "x", "--workdir", str(tmp_path / "a")],

@@ -27,7 +27,8 @@ def hsic_test(
 
     "permutation" draws the statistic's distribution under independence by permuting the rows of L; its p-value is never
     below 1 / (permutations + 1), and exact. "gamma" fits a gamma distribution to the mean and the variance that theory has for
-    it: an approximation, for hundreds of rows at least, which also tells apart p-values that are tiny.
+    it: an approximation, for hundreds of rows at least, which also tells apart p-values that are tiny. A constant is
+    independent of everything: its p-value is 1.
 
     Args:
         k: kernel matrix [n, n], n at least 6; see `kernel_matrix`.
@@ -37,7 +38,8 @@ def hsic_test(
         seed: of them.
 
     Raises:
-        ValueError: for other shapes, fewer rows, another method, or no permutation.
+        ValueError: for other shapes, fewer rows, another method, or no permutation; with "gamma" for a matrix that is of no
+            positive definite kernel, where the theory tells.
     """
     checks.integer("permutations", permutations, 1)
     k, l = matrices_of(k, l, 6)  # noqa: E741
@@ -47,7 +49,14 @@ def hsic_test(
     centred = _centre(k)
     statistic = float(np.sum(centred * l)) / n
     if method == "gamma":
+        if any(np.abs(_centre(matrix)).max() <= _rounding(matrix) for matrix in (k, l)):
+            return IndependenceTest(statistic, 1.0)
         mean, variance = _null_moments(k, l)
+        if mean <= 0:
+            raise ValueError(
+                f"The gamma distribution is of positive definite kernels, which have a positive mean, found {mean:.3g}: take "
+                'the method "permutation".'
+            )
         return IndependenceTest(
             statistic, float(stats.gamma.sf(statistic, mean**2 / variance, scale=variance / mean))
         )
@@ -56,8 +65,8 @@ def hsic_test(
         np.sum(centred * l[np.ix_(order, order)]) / n
         for order in map(generator.permutation, [n] * permutations)
     ]
-    # Sums of equal numbers in another order differ in the last digits.
-    as_large = np.count_nonzero(np.array(drawn) >= statistic * (1 - 1e-12))
+    rounding = _rounding(k) * np.abs(l).sum() / n
+    as_large = np.count_nonzero(np.array(drawn) >= statistic - rounding)
     return IndependenceTest(statistic, float((1 + as_large) / (1 + permutations)))
 
 
@@ -75,3 +84,8 @@ def _null_moments(k: np.ndarray, l: np.ndarray) -> tuple[float, float]:  # noqa:
 
 def _centre(k: np.ndarray) -> np.ndarray:
     return k - k.mean(0) - k.mean(1)[:, None] + k.mean()
+
+
+def _rounding(k: np.ndarray) -> float:
+    """Of an entry of `_centre`: of four numbers, means of n numbers each."""
+    return float(4 * len(k) * np.finfo(k.dtype).eps * np.abs(k).max())

@@ -129,8 +129,9 @@ def _check(options: argparse.Namespace) -> None:
             checks.integer(name, number, 1, most=most)
     written = (getattr(options, name, None) for name in ("out", "to", "sheet", "json"))
     for path in map(Path, filter(None, written)):
-        of_one_file = path.suffix.lower() in (".tflite", ".onnx")
-        check_writable(path, folder=options.command in ("export", "report", "index") and not of_one_file)
+        of_one_file = options.command == "export" and path.suffix.lower() in (".tflite", ".onnx")
+        of_folder = options.command in ("export", "report", "index") or getattr(options, "runner", None)
+        check_writable(path, folder=bool(of_folder) and not of_one_file)
     for name, other in (_READ | ({"data": ""} if options.command == "extract" else {})).items():
         given = getattr(options, name, None)
         if given and not os.path.lexists(given) and not re.fullmatch(other, given):

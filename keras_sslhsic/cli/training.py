@@ -16,6 +16,8 @@ TABLES = (
     "centred", "finetune", "transfer", "dense", "detection",
 )  # fmt: skip
 
+_RECORDS = "experiments/reproduction.jsonl"
+
 
 def add(commands: Any) -> None:
     """Adds the commands to a parser."""
@@ -65,15 +67,13 @@ def add(commands: Any) -> None:
     reproduce.add_argument(
         "--scale",
         choices=("small", "paper"),
-        default="small",
         help="small: on the bundled images, what the records lack is trained, and ours stands beside the paper's; paper: on "
         "ImageNet, the runs of the table and their cost are listed, and that of --row is made (default: small)",
     )
-    reproduce.add_argument("--seeds", default="1,2,3,4,5", help="of the small runs (default: 1,2,3,4,5)")
+    reproduce.add_argument("--seeds", help="of the small runs (default: 1,2,3,4,5)")
     reproduce.add_argument(
         "--records",
-        default="experiments/reproduction.jsonl",
-        help="JSON lines of the small runs, to which new ones are added (default: experiments/reproduction.jsonl)",
+        help=f"JSON lines of the small runs, to which new ones are added (default: {_RECORDS})",
     )
     reproduce.add_argument("--row", help="the run of the paper's scale to begin, or to go on with")
     reproduce.add_argument("--workdir", help="its run folder")
@@ -171,22 +171,37 @@ def _config(options: argparse.Namespace) -> None:
     print("\n".join(schema.describe(values and values.to_dict())), end="")
 
 
+def _check_all_have_an_effect(options: argparse.Namespace) -> None:
+    """Raises ValueError for flags of `reproduce` that change nothing of what is asked for."""
+    if options.table == "claims":
+        run, taken = "claims", {"records"}
+    elif options.scale != "paper":
+        run, taken = "--scale small", {"scale", "seeds", "records"}
+    elif options.row is None:
+        run, taken = "--scale paper without --row", {"scale"}
+    else:
+        run, taken = "--scale paper with --row", {"scale", "row", "workdir", "config.FIELD"}
+    given = {flag for flag in ("scale", "seeds", "records", "row", "workdir") if getattr(options, flag)}
+    if idle := (given | ({"config.FIELD"} if options.overrides else set())) - taken:
+        named = [", ".join(f"--{flag}" for flag in sorted(flags)) for flags in (idle, taken)]
+        raise ValueError(f"reproduce {run} takes no {named[0]}; it takes {named[1]}.")
+
+
 def _reproduce(options: argparse.Namespace) -> None:
     _few_threads_an_operation()
     from keras_sslhsic.runs import claims, reproduce, tables
 
-    if not re.fullmatch(r"\d+(,\d+)*", options.seeds):
-        raise ValueError(f"--seeds are integers such as 1,2,3, found {options.seeds!r}.")
-    check_writable(Path(options.records))
-    records, seeds = Path(options.records), [int(seed) for seed in options.seeds.split(",")]
-    large = options.row, options.workdir, *options.overrides
-    if options.scale == "small" and any(large):
-        raise ValueError("--row, --workdir and fields of a config go with --scale paper.")
+    _check_all_have_an_effect(options)
+    given = options.seeds or "1,2,3,4,5"
+    if not re.fullmatch(r"\d+(,\d+)*", given):
+        raise ValueError(f"--seeds are integers such as 1,2,3, found {given!r}.")
+    records, seeds = Path(options.records or _RECORDS), [int(seed) for seed in given.split(",")]
+    check_writable(records)
     if options.table == "claims":
         print("\n".join(claims.lines(claims.recorded(records, run=True))))
         return
     of = tables.table(options.table)
-    if options.scale == "small":
+    if options.scale != "paper":
         finished = f"The trainings that were finished are in {display(records)}; the same command goes on."
         with arguments.saying_what_is_saved(lambda: finished):
             reproduce.run_small(of, records, seeds)

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import itertools
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -191,6 +191,29 @@ def prepared_builder(name: str, data_dir: str | Path | None = None) -> Any:
     return builder
 
 
+def check_features(
+    name: str,
+    features: Mapping[str, Any],
+    image_key: str,
+    label_keys: Iterable[str],
+    remedy: str = ".",
+    several: bool = False,
+) -> None:
+    """Raises ValueError for features that are missing, or are no image and integers; `several`: or sequences of classes."""
+    tfds = library()
+    if missing := {image_key, *label_keys} - set(features):
+        raise ValueError(
+            f"{name} has no feature {' or '.join(map(repr, sorted(missing)))}, it has {sorted(features)}{remedy}"
+        )
+    if not isinstance(features[image_key], tfds.features.Image):
+        raise ValueError(f"{name} has no image in {image_key!r}, but {features[image_key]}{remedy}")
+    for key in label_keys:
+        of_classes = several and isinstance(getattr(features[key], "feature", None), tfds.features.ClassLabel)
+        whole = features[key].shape == () and np.dtype(features[key].np_dtype).kind in "biu"
+        if not (whole or of_classes):
+            raise ValueError(f"{name} has no integer in {key!r}, but {features[key]}{remedy}")
+
+
 class TfdsImages(Images):
     """The images of a TensorFlow Datasets data set that has been prepared, read from its TFRecords.
 
@@ -225,8 +248,8 @@ class TfdsImages(Images):
 
     Raises:
         FileNotFoundError: the data set is not prepared; says how to.
-        ValueError: no such split or feature, or fewer examples than one batch. Images that cannot be decoded raise an
-            error that names the example while batches are read.
+        ValueError: no such split or feature, a label that is no integer, or fewer examples than one batch. Images that cannot
+            be decoded raise an error that names the example while batches are read.
     """
 
     def __init__(
@@ -257,11 +280,8 @@ class TfdsImages(Images):
         features = builder.info.features
         # What a batch holds beside the images: integers of the features.
         self._image_key, self._beside = image_key, {"label": label_key} if labels else {}
-        if missing := {image_key, *self._beside.values()} - set(features):
-            raise ValueError(
-                f"{name} has no feature {' or '.join(map(repr, sorted(missing)))}, it has {sorted(features)}: "
-                "from_tfds, and the data of a config, take image_key, label_key and labels=False."
-            )
+        remedy = ": from_tfds, and the data of a config, take image_key, label_key and labels=False."
+        check_features(name, features, image_key, [*self._beside.values()], remedy)
         self._full_name = builder.info.full_name
         info = builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
         self._instructions = info.file_instructions

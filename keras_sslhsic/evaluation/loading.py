@@ -16,7 +16,7 @@ from keras_sslhsic.data import bundled, decode
 from keras_sslhsic.data.broken import LOG, BrokenFiles
 from keras_sslhsic.data.folder import class_labels, list_images
 from keras_sslhsic.data.subsets import stratified_split
-from keras_sslhsic.data.tfds import SPLITS, prepared_builder
+from keras_sslhsic.data.tfds import SPLITS, check_features, prepared_builder
 from keras_sslhsic.encoders.spec import LARGEST_SIDE
 from keras_sslhsic.evaluation.images import Labelled, Split
 from keras_sslhsic.evaluation.settings import Setting, natural, portion, share, text
@@ -221,16 +221,13 @@ def of_tfds(
 
     Raises:
         FileNotFoundError: if the data set is not prepared; says how to.
-        ValueError: if it has no such feature or split. Images that cannot be decoded raise an error that names them.
+        ValueError: if it has no such feature or split, or labels that are no integers. Images that cannot be decoded raise an
+            error that names them.
     """
     decode.check_channels(channels)
     builder = prepared_builder(name, data_dir)
     features = builder.info.features
-    missing = {"image", label_key} - set(features)
-    if missing:
-        raise ValueError(
-            f"{name} has no feature {' or '.join(map(repr, sorted(missing)))}, it has {sorted(features)}."
-        )
+    check_features(name, features, "image", [label_key], several=True)
     places, classes = scan(builder, split, label_key)
     feature = features[label_key]
     several = hasattr(feature, "feature")  # a sequence

@@ -190,11 +190,16 @@ class Checkpoint(keras.callbacks.Callback):
         return epoch
 
     def restore_best(self, model: keras.Model) -> int:
-        """Puts the best checkpoint into a compiled model; returns the epochs that it has finished, 0 if there is none.
+        """Puts the best checkpoint of the directory into a compiled model, as the newest file names it.
+
+        Returns:
+            The number of epochs that it has finished; 0 if there is none of `best`.
 
         Raises:
             ValueError: as `restore`.
         """
+        if self.best_epoch is None and (newest := self._newest()):
+            self._note_best(newest[1])
         if self.best_epoch is None:
             return 0
         file = self.directory / _NAME.format(self.best_epoch)
@@ -215,10 +220,13 @@ class Checkpoint(keras.callbacks.Callback):
         _, meta, _ = newest
         self._put(model, *newest)
         self.num_images, self._data = meta.get("images"), meta.get("data")
+        self._note_best(meta)
+        return meta["epoch"]
+
+    def _note_best(self, meta: dict[str, Any]) -> None:
         best = meta.get("best", {})
         if best.get("of") == self.best is not None:
             self.best_epoch, self.best_value = best["epoch"], best["value"]
-        return meta["epoch"]
 
     def _put(
         self, model: keras.Model, file: Path, meta: dict[str, Any], values: dict[str, np.ndarray]

@@ -119,9 +119,9 @@ class ViewPolicy(_Plain):
         local: `Local`; there are none by default.
         flip_vertical: probability of an up-down flip.
         rotation: degrees that an image is turned by at most, to either side; 180 for any angle.
-        own: more operations, each a Keras layer, or a function of images [B, H, W, C] in [0, 1] and a seed int [2] that is
-            registered by `keras.saving.register_keras_serializable`; kept as text: the JSON of the layer, the name of the
-            function.
+        own: more operations, each a Keras layer without weights, or a function of images [B, H, W, C] in [0, 1] and a seed
+            int [2]; functions, and classes that are not Keras's own, are registered by
+            `keras.saving.register_keras_serializable`. Kept as text: the JSON of the layer, the name of the function.
     """
 
     size: int = 224

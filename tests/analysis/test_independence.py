@@ -115,6 +115,26 @@ def test_the_mmd_test_agrees_with_all_exchanges_and_finds_a_shift():
     assert analysis.mmd_test(samples(80), samples(80, seed=1, shift=1.0), permutations=199).p_value == 1 / 200
 
 
+@pytest.mark.parametrize("constant", [0.0, 1.0, 0.1, 1e6 / 7])
+@pytest.mark.parametrize("kernel", ["linear", "imq"])
+def test_a_constant_is_independent_of_everything_and_equal_samples_are_of_one_distribution(constant, kernel):
+    """In ties, rounding decides nothing, whatever the magnitudes."""
+    constants = np.full([40, 5], constant)
+    matrices = [analysis.kernel_matrix(constants, kernel), np.full([40, 40], constant)]
+    for seed in range(4):
+        k = analysis.kernel_matrix(samples(40, 5, seed), kernel)
+        for l in matrices:  # noqa: E741
+            for pair in ((k, l), (l, k)):
+                assert analysis.hsic_test(*pair, permutations=99, seed=seed).p_value == 1
+                assert analysis.hsic_test(*pair, "gamma").p_value == 1
+        assert analysis.mmd_test(constants, constants[:15], kernel, permutations=99, seed=seed).p_value == 1
+    if (
+        constant
+    ):  # as if all labels and features were larger: it is the ties that are widened, not what they are of
+        k = constant * analysis.label_matrix(np.arange(40) % 2)
+        assert analysis.hsic_test(k, k, permutations=99).p_value == 1 / 100
+
+
 def test_kernel_matrices_are_those_of_scikit_learn():
     x, y = samples(5), samples(7, seed=1)
     assert np.allclose(
@@ -131,6 +151,10 @@ def test_kernel_matrices_are_those_of_scikit_learn():
         (lambda: analysis.hsic_test(np.eye(5), np.eye(5)), "at least 6 rows"),
         (lambda: analysis.hsic_test(np.eye(6), np.eye(7)), "Expected two matrices"),
         (lambda: analysis.hsic_test(np.eye(6), np.eye(6), "exact"), "permutation"),
+        (
+            lambda: analysis.hsic_test(-np.eye(6), np.eye(6), "gamma"),
+            'found -1: take the method "permutation"',
+        ),
         (lambda: analysis.hsic_test(np.ones([6, 5]), np.eye(6)), r"kernel matrix \[n, n\]"),
         (lambda: analysis.mmd2(np.ones([1, 2]), np.ones([3, 2])), "at least 2 rows"),
         (lambda: analysis.kernel_matrix(np.ones(3)), r"features \[n, F\]"),

@@ -27,6 +27,10 @@ class Grays(tfds.core.GeneratorBasedBuilder):
         features = {
             "image": tfds.features.Image(shape=(4, 6, 3)),
             "label": tfds.features.ClassLabel(num_classes=3),
+            "score": tfds.features.Scalar(np.float32),
+            "parts": tfds.features.Sequence(tfds.features.ClassLabel(num_classes=3)),
+            "text": tfds.features.Text(),
+            "bright": tfds.features.Scalar(np.bool_),
         }
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
@@ -35,7 +39,9 @@ class Grays(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, split):
         for number in range(NUMBER[split]):
-            yield number, {"image": np.full((4, 6, 3), 5 * number, np.uint8), "label": number % 3}
+            image = np.full((4, 6, 3), 5 * number, np.uint8)
+            others = {"score": 0.5, "parts": [1, 2], "text": "gray", "bright": number % 2 == 0}
+            yield number, {"image": image, "label": number % 3, **others}
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +201,11 @@ def test_decoded_images_can_be_cached(load, monkeypatch):
     assert len(decoded) <= 45 + 8  # a batch of two epochs may be in flight
 
 
+def test_labels_are_integers_or_truths(load):
+    batch = next(load(label_key="bright").batches(epochs=1).as_numpy_iterator())
+    np.testing.assert_array_equal(batch["label"], batch["image"][:, 0, 0, 0] // 5 % 2 == 0)
+
+
 def test_what_is_not_prepared_says_how_to_prepare_it(tmp_path):
     with pytest.raises(
         FileNotFoundError, match=r"grays is not prepared in .*builder\('grays', data_dir='/.*'\)\.down"
@@ -205,8 +216,15 @@ def test_what_is_not_prepared_says_how_to_prepare_it(tmp_path):
 
 
 def test_bad_input_is_named(load):
-    with pytest.raises(ValueError, match=r"no feature 'photo', it has \['image', 'label'\]"):
+    with pytest.raises(ValueError, match=r"no feature 'photo', it has \['bright', 'image', .*take image_key"):
         load(image_key="photo")
+    for key in ("score", "parts", "text", "image"):
+        with pytest.raises(
+            ValueError, match=f"grays has no integer in '{key}', but .*take image_key, label_"
+        ):
+            load(label_key=key)
+    with pytest.raises(ValueError, match=r"grays has no image in 'label', but ClassLabel\("):
+        load(image_key="label")
     with pytest.raises(ValueError, match="11 examples, fewer than one batch of 12"):
         load("validation", batch_size=12)
     with pytest.raises(ValueError, match="seed must be at least 0, found -1"):

@@ -185,3 +185,5 @@ def test_images_of_several_classes(data_dir):
 def test_a_feature_that_tfds_has_not(data_dir):
     with pytest.raises(ValueError, match=r"no feature 'colour', it has \['image', 'label', 'labels'\]"):
         of_tfds("objects", "train", size=8, short_side=8, data_dir=data_dir, label_key="colour")
+    with pytest.raises(ValueError, match=r"objects has no integer in 'image', but Image\("):
+        of_tfds("objects", "train", size=8, short_side=8, data_dir=data_dir, label_key="image")

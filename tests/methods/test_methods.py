@@ -1,5 +1,8 @@
 """Every method in the one trainer: its networks, state, files, schedule of the target, replicas."""
 
+import re
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -250,3 +253,13 @@ def test_heads_are_those_of_the_papers(monkeypatch):
         if model.predictor is not None:
             narrow = ["512 bn relu", "2048 bias"] if name == "simsiam" else expected
             assert described(model.predictor) == narrow, name
+
+
+def test_the_page_on_curves_names_what_is_logged(images):
+    logged = set()
+    for name in methods.METHODS:
+        model = made(name, run_eagerly=True)
+        logged |= set(model.fit(images[:BATCH], np.arange(BATCH) % 3, batch_size=BATCH, verbose=0).history)
+    page = (Path(__file__).parents[2] / "docs" / "curves.md").read_text(encoding="utf-8")
+    rows = "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))
+    assert set(re.findall(r"`(\w+)`", rows)) <= logged <= set(re.findall(r"`(\w+)`", page))

@@ -542,6 +542,13 @@ def test_the_best_stays_beside_the_last_and_is_known_after_a_restart(compiled, t
     assert epochs(again, {7: 0.7, 8: None}) == ["3", "8"]
     assert again.restore_best(model) == 3
     np.testing.assert_array_equal(model.encoder.layers[1].kernel, np.full([3, 3, 3, 6], 3.0))
+    # So does an object that has neither trained nor restored.
+    assert again.restore(model) == 8
+    new = best()
+    assert new.restore_best(model) == 3 and (new.best_epoch, new.best_value) == (3, 0.75)
+    np.testing.assert_array_equal(model.encoder.layers[1].kernel, np.full([3, 3, 3, 6], 3.0))
+    assert best().restore(model) == 8 and callbacks.Checkpoint(tmp_path).restore_best(model) == 0
+    np.testing.assert_array_equal(model.encoder.layers[1].kernel, np.full([3, 3, 3, 6], 8.0))
     assert epochs(again, {9: 0.8}) == ["9"]
     # Another measure has no best yet, and without one the newest alone stay.
     other = callbacks.Checkpoint(tmp_path, best="online_accuracy")

@@ -109,3 +109,5 @@ def test_the_command_runs_in_two_processes(model, images, tmp_path, capsys):
     assert f"20 rows in {out}, 20 of them computed now" in said
     assert f"1 image could not be read; {out}/*.broken.txt name it." in said
     same(features(out), features(extract(model, images, tmp_path / "local.npz").out))
+    assert cli.main(words) == 0
+    assert f"20 rows in {out}, 0 of them computed now" in capsys.readouterr().out
