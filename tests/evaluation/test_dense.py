@@ -1,6 +1,7 @@
 """Segmentation and depth: parts against independent computations, and whole protocols on tiny images."""
 
 import dataclasses
+import zipfile
 
 import keras
 import numpy as np
@@ -162,6 +163,31 @@ def test_heads_are_the_papers(encoder):
     transposed = [layer.filters for layer in ups.layers if isinstance(layer, keras.layers.Conv2DTranspose)]
     assert sorted(transposed) == sorted(2 * [32, 16, 8, 4])
     assert ups.output_shape == (None, 112, 160, 1)
+
+
+@pytest.mark.parametrize("task", [segmentation.TASK, depth.TASK], ids=lambda task: task.name)
+def test_a_trained_network_is_kerass_own(task, encoder, tmp_path):
+    split = halves(2, of_depth=task is depth.TASK)
+    recipe = dense.DenseRecipe(learning_rate=0.01, steps=1, batch_size=2, head_width=0.02)
+    network = dense.train(task, encoder, split, recipe)
+    network.save(tmp_path / "network.keras")
+    with zipfile.ZipFile(tmp_path / "network.keras") as members:
+        assert b"sslhsic" not in members.read("config.json")  # no class of this package is needed
+    loaded = keras.models.load_model(tmp_path / "network.keras")
+    [(images, _)] = split.batches(2)
+    np.testing.assert_array_equal(loaded(images), network(images))
+    predicted = dense.predict(task, loaded, images)
+    np.testing.assert_array_equal(predicted, dense.predict(task, network, images.numpy().astype(np.float32)))
+    for others, message in (
+        (images / 255, "multiply by 255"),
+        (tf.cast(images, tf.float32) * np.nan, "NaN"),
+        (tf.cast(images, tf.uint16) * 257, "divide those of 16 bits by 257"),
+        (images[:0], "empty"),
+        (images[..., :1], "Expected images"),
+        (images[0], "add a batch axis"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dense.predict(task, network, others)
 
 
 @pytest.mark.parametrize("name", ["segmentation", pytest.param("depth", marks=pytest.mark.slow)])
