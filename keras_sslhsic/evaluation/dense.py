@@ -51,6 +51,7 @@ class Task:
 
     Attributes:
         name: of the protocol.
+        kind: of maps, as `MapSplit.kind` has it.
         metric: the one of `measures` that recipes are chosen by; higher is better.
         units: of the other metrics where they are no shares; a lower value of those is better.
         dilated: whether the last stage of the encoder keeps the resolution of the one before.
@@ -67,6 +68,7 @@ class Task:
     """
 
     name: str
+    kind: str
     metric: str
     units: Mapping[str, str]
     dilated: bool
@@ -79,6 +81,15 @@ class Task:
     scales: tuple[float, float] | None = None
     recolour: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
     held_out: int = 10_000
+
+    def check(self, name: str, images: Any) -> None:
+        """Raises ValueError for what are no images with maps of this kind; names them."""
+        if not isinstance(images, MapSplit) or images.kind != self.kind:
+            found = f"maps of {images.kind}" if isinstance(images, MapSplit) else f"a {type(images).__name__}"
+            raise ValueError(
+                f"{self.name} needs images with a map of {self.kind} each, found {name} with {found}: load them by "
+                f"evaluation.dense_sets.{'load_masks' if self.kind == 'classes' else 'load_depths'}."
+            )
 
 
 def conv_bn(x: Any, channels: int, seed: int, name: str, dilation: int = 1, relu: bool = True) -> Any:
@@ -156,7 +167,8 @@ def build(
     if task.dilated and stride // 2 in {stage.stride for stage in stages.values()}:
         stride //= 2
     maps = encoder.dense_maps(stride)
-    last_map = keras.Model(maps.inputs[0], maps.output[last], name=maps.name)  # a plain one, where maps are none
+    # A plain model, where the maps are one of this package's.
+    last_map = keras.Model(maps.inputs[0], maps.output[last], name=maps.name)
     pixels = keras.Input(images.shape, name="image")
     found = task.head(last_map(pixels), stride, images.num_classes, head_width, seed)
     found = keras.ops.image.resize(found, images.shape[:2], interpolation="bilinear")
@@ -189,7 +201,11 @@ def train(
     Returns:
         The network, from images of the crop's size in [0, 255] to predictions of that size: a functional model of Keras's own,
         whose ``.keras`` file loads without this package.
+
+    Raises:
+        ValueError: for images with maps of another kind; as `build`.
     """
+    task.check("images", images)
     encoder = encoder_of(encoder)
     replicas = encoder.distribute_strategy.num_replicas_in_sync
     batch_size = min(recipe.batch_size, len(images)) // replicas * replicas

@@ -326,12 +326,40 @@ def test_a_training_that_diverged_and_maps_of_nothing(encoder, monkeypatch):
             PROTOCOLS["segmentation"].run(encoder, {"train": split, "test": split}, **QUICK)
 
 
+@pytest.mark.parametrize("recipe", [[], [{"steps": 3}], 3])
+def test_a_recipe_is_a_recipe(encoder, recipe):
+    splits = {"train": halves(2), "test": halves(2)}
+    with pytest.raises(ValueError, match="recipe must be a DenseRecipe, or several, found"):
+        segmentation.segment(encoder, splits, recipe=recipe)
+
+
+def test_one_recipe_needs_no_list(encoder):
+    splits = {"train": halves(2), "test": halves(2)}
+    recipe = dense.DenseRecipe(learning_rate=0.01, steps=1, batch_size=2, head_width=0.02)
+    found = segmentation.segment(encoder, splits, recipe=recipe, seeds=1)
+    assert found.recipe["steps"] == 1 and found.learning_rate == 0.01
+
+
 def test_what_cannot_be_measured(encoder):
     split = halves(2)
-    with pytest.raises(ValueError, match="segmentation needs images with a map each, found train of a tuple"):
-        PROTOCOLS["segmentation"].run(
-            encoder, {"train": (np.zeros((2, 8, 8, 3)), np.zeros(2)), "test": split}, **QUICK
-        )
+    of_depth = halves(2, of_depth=True)
+    for protocol, train, test, message in (
+        (
+            "segmentation",
+            (np.zeros((2, 8, 8, 3)), np.zeros(2)),
+            split,
+            "classes each, found train with a tuple",
+        ),
+        ("segmentation", of_depth, of_depth, "classes each, found train with maps of depth: .*load_masks"),
+        ("depth", of_depth, split, "depth each, found test with maps of classes: .*load_depths"),
+    ):
+        with pytest.raises(ValueError, match=f"{protocol} needs images with a map of {message}"):
+            PROTOCOLS[protocol].run(encoder, {"train": train, "test": test}, **QUICK)
+    recipe = dense.DenseRecipe(learning_rate=0.01, steps=1, batch_size=2)
+    with pytest.raises(
+        ValueError, match="segmentation needs images with a map of classes each, found images"
+    ):
+        dense.train(segmentation.TASK, encoder, of_depth, recipe)
     gray = dataclasses.replace(split, shape=(32, 32, 1))
     with pytest.raises(ValueError, match="Expected images of 3 channels"):
         PROTOCOLS["segmentation"].run(encoder, {"train": gray, "test": gray}, **QUICK)
