@@ -191,6 +191,22 @@ def prepared_builder(name: str, data_dir: str | Path | None = None) -> Any:
     return builder
 
 
+def split_info(builder: Any, split: str) -> Any:
+    """What TFDS says of a split of its own, or of `SPLITS`."""
+    return builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
+
+
+def shared(builder: Any, *splits: str) -> int:
+    """How many examples two splits have in common."""
+    first, second = (split_info(builder, split).file_instructions for split in splits)
+    return sum(
+        max(0, min(a.skip + a.take, b.skip + b.take) - max(a.skip, b.skip))
+        for a in first
+        for b in second
+        if a.filename == b.filename
+    )
+
+
 class TfdsImages(Images):
     """The images of a TensorFlow Datasets data set that has been prepared, read from its TFRecords.
 
@@ -263,7 +279,7 @@ class TfdsImages(Images):
                 "from_tfds, and the data of a config, take image_key, label_key and labels=False."
             )
         self._full_name = builder.info.full_name
-        info = builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
+        info = split_info(builder, split)
         self._instructions = info.file_instructions
         stored = (*features[image_key].shape[:2], None, None)[:2]
         self._decoding = Decoding(image_size, channels, crops(host_crops), max_pixels, stored)
