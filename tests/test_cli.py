@@ -442,7 +442,9 @@ def test_what_a_stopped_evaluation_keeps_is_said(tmp_path, monkeypatch, capsys):
     for kind in ("images", "masks"):
         (tmp_path / kind).mkdir()
         for number in range(5):
-            Image.new("L", (32, 32)).save(tmp_path / kind / f"{number}.png")
+            Image.linear_gradient("L").resize((32, 32)).point(lambda level: level // 128).save(
+                tmp_path / kind / f"{number}.png"
+            )
     command = ["evaluate", "segmentation", "--encoder", "r18_fashion", "--data", str(tmp_path)]
     assert cli.main([*command, "--crop-size", "32"]) == 130
     assert capsys.readouterr().err == "\nStopped.\n"

@@ -6,10 +6,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
 
 from keras_sslhsic import cli, encoders
 from keras_sslhsic.evaluation import results
-from keras_sslhsic.runs import folder
+from keras_sslhsic.runs import defaults, folder
 
 
 class Patches(tfds.core.GeneratorBasedBuilder):
@@ -56,6 +57,10 @@ def test_a_data_set_is_trained_on_by_its_name_and_measured_on_its_own_images(tmp
     (first, *_) = results.read("run")
     assert (first.data, first.protocol, first.num_train, first.num_test) == ("patches", "knn", 32, 8)
     assert first.recipe["image_size"] == 8
+
+    # What is trained on is not measured on, with its labels.
+    of_test = ConfigDict({"data": {"name": "patches", "data_dir": "sets", "split": "validation"}})
+    assert defaults.suited(of_test).evals.to_dict() == {}
 
     # Without a word on images those of the run, at its size.
     assert cli.main(["evaluate", "knn", "--run", "run", "--k", "3", "--test-split", "validation"]) == 0

@@ -21,6 +21,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 89_478_485  # a quarter of a gigabyte of RGB; Pillow warns from here on
 MAX_BYTES = 2**30  # of a file; uncompressed, so many pixels of 4 channels of 16 bits have 0.7 GB
 BYTES_PER_PIXEL = 16  # that decoding takes: Pillow's pixels, four bytes each, turned, converted and copied
+_ORIENTATION = 0x0112  # tag of EXIF; from 5 on height and width change places
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 # The first bytes of files of FORMATS; the four dots of RIFF are the file's size.
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM")
@@ -138,6 +139,18 @@ def header(content: bytes | BinaryIO) -> tuple[str, str]:
     """
     image = _open(content)
     return image.format or "", image.mode
+
+
+def upright_size(content: bytes | BinaryIO) -> tuple[int, int]:
+    """The (height, width) of an image as `decode` gives it.
+
+    Raises:
+        DecodeError: the file is no image.
+    """
+    image, orientation = _open(content), 1
+    with contextlib.suppress(Exception):  # damaged metadata beside whole pixels
+        orientation = image.getexif().get(_ORIENTATION, 1)
+    return image.size if orientation in (5, 6, 7, 8) else image.size[::-1]
 
 
 def square(pixels: np.ndarray, size: int) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from keras_sslhsic.words import counted
+
 
 def stratified_subset(labels: np.ndarray, fraction: float, seed: int = 0) -> np.ndarray:
     """Draws the same share of every class, at least one example of each.
@@ -39,9 +41,10 @@ def stratified_split(labels: np.ndarray, fraction: float, seed: int = 0) -> tupl
     fit = np.setdiff1d(np.arange(len(labels)), held_out)
     missing = np.setdiff1d(labels, labels[fit])
     if len(missing):
-        raise ValueError(
-            f"Holding out {fraction:g} of every class leaves none of the classes {missing[:10].tolist()}: give more of them."
-        )
+        of, left = "every class", f"none of the classes {missing[:10].tolist()}"
+        if not len(fit):  # perhaps of images without classes
+            of, left = counted(len(labels), "image"), "none"
+        raise ValueError(f"Holding out {fraction:g} of {of} leaves {left}: give more of them.")
     return fit, held_out
 
 

@@ -214,6 +214,22 @@ def check_features(
             raise ValueError(f"{name} has no integer in {key!r}, but {features[key]}{remedy}")
 
 
+def split_info(builder: Any, split: str) -> Any:
+    """What TFDS says of a split of its own, or of `SPLITS`."""
+    return builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
+
+
+def shared(builder: Any, *splits: str) -> int:
+    """How many examples two splits have in common."""
+    first, second = (split_info(builder, split).file_instructions for split in splits)
+    return sum(
+        max(0, min(a.skip + a.take, b.skip + b.take) - max(a.skip, b.skip))
+        for a in first
+        for b in second
+        if a.filename == b.filename
+    )
+
+
 class TfdsImages(Images):
     """The images of a TensorFlow Datasets data set that has been prepared, read from its TFRecords.
 
@@ -283,7 +299,7 @@ class TfdsImages(Images):
         remedy = ": from_tfds, and the data of a config, take image_key, label_key and labels=False."
         check_features(name, features, image_key, [*self._beside.values()], remedy)
         self._full_name = builder.info.full_name
-        info = builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
+        info = split_info(builder, split)
         self._instructions = info.file_instructions
         stored = (*features[image_key].shape[:2], None, None)[:2]
         self._decoding = Decoding(image_size, channels, crops(host_crops), max_pixels, stored)

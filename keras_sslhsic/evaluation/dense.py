@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import checks, files
-from keras_sslhsic.encoders import Encoder, encoder_of
+from keras_sslhsic.encoders import Encoder, check_images, encoder_of
 from keras_sslhsic.encoders.resnet import BATCH_NORM
 from keras_sslhsic.evaluation.maps import MapSplit
 from keras_sslhsic.evaluation.sweep import Candidate
@@ -51,6 +51,7 @@ class Task:
 
     Attributes:
         name: of the protocol.
+        kind: of maps, as `MapSplit.kind` has it.
         metric: the one of `measures` that recipes are chosen by; higher is better.
         units: of the other metrics where they are no shares; a lower value of those is better.
         dilated: whether the last stage of the encoder keeps the resolution of the one before.
@@ -67,6 +68,7 @@ class Task:
     """
 
     name: str
+    kind: str
     metric: str
     units: Mapping[str, str]
     dilated: bool
@@ -79,6 +81,15 @@ class Task:
     scales: tuple[float, float] | None = None
     recolour: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
     held_out: int = 10_000
+
+    def check(self, name: str, images: Any) -> None:
+        """Raises ValueError for what are no images with maps of this kind; names them."""
+        if not isinstance(images, MapSplit) or images.kind != self.kind:
+            found = f"maps of {images.kind}" if isinstance(images, MapSplit) else f"a {type(images).__name__}"
+            raise ValueError(
+                f"{self.name} needs images with a map of {self.kind} each, found {name} with {found}: load them by "
+                f"evaluation.dense_sets.{'load_masks' if self.kind == 'classes' else 'load_depths'}."
+            )
 
 
 def conv_bn(x: Any, channels: int, seed: int, name: str, dilation: int = 1, relu: bool = True) -> Any:
@@ -96,8 +107,11 @@ def initial(fan_in: float, seed: int) -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=fan_in**-0.5, seed=seed)
 
 
-class DenseNetwork(keras.Model):
-    """A functional model from images [B, H, W, C] in [0, 255] to predictions [B, H, W, K], trained with an l2 penalty."""
+class _Training(keras.Model):
+    """Trains a network from images [B, H, W, C] in [0, 255] to predictions [B, H, W, K], with an l2 penalty.
+
+    The network itself stays one of Keras's own, whose file loads where keras_sslhsic is not installed.
+    """
 
     def prepare(
         self,
@@ -130,7 +144,7 @@ class DenseNetwork(keras.Model):
 
 def build(
     task: Task, encoder: Encoder, images: MapSplit, head_width: float = 1.0, seed: int = 0
-) -> DenseNetwork:
+) -> keras.Model:
     """The network that a task trains: a copy of the encoder up to its last map, the head, and resizing to the crop.
 
     Args:
@@ -153,10 +167,12 @@ def build(
     if task.dilated and stride // 2 in {stage.stride for stage in stages.values()}:
         stride //= 2
     maps = encoder.dense_maps(stride)
+    # A plain model, where the maps are one of this package's.
+    last_map = keras.Model(maps.inputs[0], maps.output[last], name=maps.name)
     pixels = keras.Input(images.shape, name="image")
-    found = task.head(maps(pixels)[last], stride, images.num_classes, head_width, seed)
+    found = task.head(last_map(pixels), stride, images.num_classes, head_width, seed)
     found = keras.ops.image.resize(found, images.shape[:2], interpolation="bilinear")
-    return DenseNetwork(pixels, keras.layers.Identity(dtype="float32")(found), name=task.name)
+    return keras.Model(pixels, keras.layers.Identity(dtype="float32")(found), name=task.name)
 
 
 def train(
@@ -168,7 +184,7 @@ def train(
     seed: int = 0,
     state: Path | None = None,
     verbose: bool = False,
-) -> DenseNetwork:
+) -> keras.Model:
     """Trains a copy of an encoder, and a new head on it.
 
     Under a tf.distribute strategy (build or load the encoder in its scope) each batch is split over the replicas.
@@ -183,8 +199,13 @@ def train(
         verbose: whether to show a progress bar.
 
     Returns:
-        The network, from images of the crop's size to predictions of that size.
+        The network, from images of the crop's size in [0, 255] to predictions of that size: a functional model of Keras's own,
+        whose ``.keras`` file loads without this package.
+
+    Raises:
+        ValueError: for images with maps of another kind; as `build`.
     """
+    task.check("images", images)
     encoder = encoder_of(encoder)
     replicas = encoder.distribute_strategy.num_replicas_in_sync
     batch_size = min(recipe.batch_size, len(images)) // replicas * replicas
@@ -193,8 +214,9 @@ def train(
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay(steps, [rate, rate / 10, rate / 100])
     with encoder.distribute_strategy.scope():
         network = build(task, encoder, images, recipe.head_width, seed)
-        network.prepare(task.loss, recipe.weight_decay, schedule)
-    variables = [*network.variables, *network.optimizer.variables]
+        training = _Training(network.inputs[0], network.outputs[0], name=task.name)
+        training.prepare(task.loss, recipe.weight_decay, schedule)
+    variables = [*network.variables, *training.optimizer.variables]
     done = _restore(state, variables)
     batches = images.training_batches(batch_size, seed, task.scales, done)
     if task.recolour is not None:
@@ -208,12 +230,17 @@ def train(
     if done < recipe.steps:
         keep = _Keep(state, variables, done)
         batches = batches.take(recipe.steps - done).prefetch(2)
-        network.fit(batches, shuffle=False, verbose=1 if verbose else 0, callbacks=[keep])
+        training.fit(batches, shuffle=False, verbose=1 if verbose else 0, callbacks=[keep])
     return network
 
 
 def predict(task: Task, network: keras.Model, images: np.ndarray | tf.Tensor) -> np.ndarray:
-    """Maps [B, H, W] of images [B, H, W, C] in [0, 255] of the size that the network reads."""
+    """Maps [B, H, W] of images [B, H, W, C] in [0, 255] of the size that the network reads.
+
+    Raises:
+        ValueError: for other images; see `encoders.check_images`.
+    """
+    check_images(images, network.input_shape[1:])
     return task.decode(network(tf.cast(images, tf.float32), training=False)).numpy()
 
 

@@ -24,7 +24,7 @@ from keras_sslhsic.evaluation.maps import MapSplit
 from keras_sslhsic.evaluation.results import Result
 from keras_sslhsic.evaluation.settings import Setting, natural, positive, text
 from keras_sslhsic.evaluation.streams import select
-from keras_sslhsic.evaluation.sweep import differing, planned, training_settings, warn_of_batch
+from keras_sslhsic.evaluation.sweep import differing, planned, several_of, training_settings, warn_of_batch
 
 _SHOWN = 4  # test images in the picture
 
@@ -33,7 +33,7 @@ def evaluate(
     task: Task,
     encoder: keras.Model,
     splits: Mapping[str, Any],
-    recipe: Sequence[DenseRecipe],
+    recipe: DenseRecipe | Sequence[DenseRecipe],
     *,
     seed: int = 0,
     seeds: int = 5,
@@ -58,17 +58,16 @@ def evaluate(
         Result: means over the seeds, with intervals over the drawing of the test images.
 
     Raises:
-        ValueError: for images without maps, test maps of which nothing is known, or if the training diverges.
+        ValueError: for what is no recipe, images without maps or with maps of another kind, test maps of which nothing is
+            known, or if the training diverges.
     """
     checks.integer("seeds", seeds, 1)
     if work_dir is not None:
         files.check_writable(Path(work_dir) / f"{task.name}.png")
-    encoder = encoder_of(encoder)
+    candidates = several_of(DenseRecipe, recipe, "recipe")
     for name, images in splits.items():
-        if not isinstance(images, MapSplit):
-            raise ValueError(
-                f"{task.name} needs images with a map each, found {name} of a {type(images).__name__}."
-            )
+        task.check(name, images)
+    encoder = encoder_of(encoder)
     known = None
     if work_dir is not None:
         known = [
@@ -81,14 +80,15 @@ def evaluate(
 
     def score(fit: MapSplit, held: MapSplit) -> tuple[list[float], int]:
         found = [
-            run(fit, held, one, seed)["statistics"] for one in tqdm(recipe, task.name, disable=not verbose)
+            run(fit, held, one, seed)["statistics"]
+            for one in tqdm(candidates, task.name, disable=not verbose)
         ]
         return [task.measures(s.sum(axis=0))[task.metric] for s in found], len(held)
 
     train_images, test = splits["train"], splits["test"]
     validation = splits.get("validation", min(task.held_out, len(train_images) // 5))
     best, chosen, train_images, held_out = select(
-        recipe, train_images, validation, seed, score, differing(recipe)
+        candidates, train_images, validation, seed, score, differing(candidates)
     )
     ran = [run(train_images, test, best, seed + i) for i in range(seeds)]
     statistics = np.stack([one["statistics"] for one in ran])
@@ -113,7 +113,7 @@ def evaluate(
         }
         for metric in task.measures(statistics[0].sum(axis=0))
     }
-    given = [dataclasses.asdict(one) for one in recipe]
+    given = [dataclasses.asdict(one) for one in candidates]
     varied = {key: list(dict.fromkeys(one[key] for one in given)) for key in given[0]}
     return Result(
         protocol=task.name,

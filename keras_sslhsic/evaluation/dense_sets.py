@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -11,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from keras_sslhsic import checks
+from keras_sslhsic.data import decode
 from keras_sslhsic.data.folder import list_images, walk
 from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.data.tfds import prepared_builder
 from keras_sslhsic.evaluation.loading import Needs, reader, record, scan
 from keras_sslhsic.evaluation.maps import UNKNOWN, VOID, MapSplit
 from keras_sslhsic.evaluation.settings import Setting, natural, portion, positive, share, text
-from keras_sslhsic.files import display, read_regular
+from keras_sslhsic.files import display, open_regular, read_regular
 
 VOC, NYU = "voc2012", "nyu_depth_v2"
 VOC_CLASSES = 21
@@ -55,7 +57,7 @@ def load_masks(
     Args:
         source: "voc2012": trained on train_aug2012 (10,582 images), tested on val2012 (1,449). Or a folder with train and
             test in it (perhaps validation), images and masks in each; or with images and masks, of which `test_share` is
-            held out. A mask has the name of its image, PNG of 8 bits: numbers of classes, 255 where none counts.
+            held out. A mask has the name of its image and its aspect, PNG of 8 bits: numbers of classes, 255 where none counts.
         channels: 1, 3 or 4.
         data_dir: folder that VOC2012 and the augmented set are unpacked in.
         crop_size: side, or (height, width), of crops.
@@ -66,7 +68,7 @@ def load_masks(
 
     Raises:
         FileNotFoundError: if files are missing; says which archive belongs where.
-        ValueError: if an image of a folder has no mask, or a mask has more classes.
+        ValueError: if an image of a folder has no mask, or one of another aspect, or masks have more classes or less than two.
     """
     shape = _shape(crop_size, short_side, channels)
     checks.integer("num_classes", num_classes, 2, optional=True)
@@ -76,12 +78,17 @@ def load_masks(
         Path(source), "masks", class_map, VOC, test_share=test_share, shape=shape, short_side=short_side,
         max_broken=max_broken,
     )  # fmt: skip
+    with ThreadPoolExecutor(8) as pool:
+        each = [pool.map(partial(_classes, images), range(len(images))) for images in found.values()]
+        classes = sorted(set().union(*itertools.chain(*each)) - {VOID})
+    if len(classes) < 2:
+        raise ValueError(
+            f"The masks of {display(source)} have {f'the class {classes[0]} alone' if classes else 'no class'} apart from "
+            f"{VOID}, which does not count: number the classes from 0 on, those of binary masks 0 and 1, not 0 and {VOID}."
+        )
     if num_classes is None:
-        with ThreadPoolExecutor(8) as pool:
-            largest = [
-                max(pool.map(partial(_largest, images), range(len(images)))) for images in found.values()
-            ]
-        num_classes = max(2, 1 + max(largest))
+        num_classes = classes[-1] + 1
+    _check_classes(classes[-1], num_classes)
     return {name: _of_classes(images, num_classes) for name, images in found.items()}
 
 
@@ -112,7 +119,7 @@ def load_depths(
 
     Raises:
         FileNotFoundError: if files are missing; says which archive belongs where.
-        ValueError: if an image of a folder has no map of depth.
+        ValueError: if an image of a folder has no map of depth, or one of another aspect.
     """
     checks.number("depth_scale", depth_scale, above=True)
     if short_side is None:
@@ -224,7 +231,25 @@ def _of_pairs(
             f"{len(missing)} of {len(images)} images have no map of their name in {display(folder / kind)}, such as "
             f"{display(missing[0])}: add the maps, or move the images away."
         )
-    return _of_files(images, [maps[key] for key in keys], read_map, shape, short_side, max_broken)
+    files = [maps[key] for key in keys]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(partial(_check_aspect, read_map), images, files))
+    return _of_files(images, files, read_map, shape, short_side, max_broken)
+
+
+def _check_aspect(read_map: Callable[[str], np.ndarray], image: str, file: str) -> None:
+    """Raises ValueError for a map that is no map, or has another aspect than its image, each side rounded to whole pixels."""
+    rows, columns = read_map(file).shape
+    try:
+        with open_regular(image, decode.MAX_BYTES) as content:
+            height, width = decode.upright_size(content)
+    except (OSError, decode.DecodeError):
+        return  # a broken image, as some may be
+    if abs(rows * width - columns * height) > max(height + width, rows + columns):
+        raise ValueError(
+            f"{display(file)} has {rows} x {columns} pixels, and its image {display(image)} {height} x {width}, upright: give "
+            "a map of the same aspect, height to width, in any resolution."
+        )
 
 
 def _of_files(
@@ -235,9 +260,17 @@ def _of_files(
     return _split(read, lambda number: read_map(maps[number]), len(images), shape, short_side)
 
 
-def _largest(images: MapSplit, number: int) -> int:
-    target = images.target(number)
-    return int(np.max(target, initial=0, where=target != VOID))
+def _classes(images: MapSplit, number: int) -> list[int]:
+    """The numbers that a map of classes has."""
+    return np.flatnonzero(np.bincount(images.target(number).ravel())).tolist()
+
+
+def _check_classes(largest: int, num_classes: int) -> None:
+    if largest >= num_classes:
+        raise ValueError(
+            f"A mask has the class {largest}, where there are {num_classes} (0 to {num_classes - 1}, and {VOID} for pixels "
+            f"that do not count): set num_classes (--num-classes) to {largest + 1} or more."
+        )
 
 
 def _of_classes(images: MapSplit, num_classes: int) -> MapSplit:
@@ -246,11 +279,7 @@ def _of_classes(images: MapSplit, num_classes: int) -> MapSplit:
 
     def target(number: int) -> np.ndarray:
         found = read(number)
-        if (largest := np.max(found, initial=0, where=found != VOID)) >= num_classes:
-            raise ValueError(
-                f"A mask has the class {largest}, where there are {num_classes} (0 to {num_classes - 1}, and {VOID} for pixels "
-                f"that do not count): set num_classes (--num-classes) to {largest + 1} or more."
-            )
+        _check_classes(np.max(found, initial=0, where=found != VOID), num_classes)
         return found
 
     return dataclasses.replace(images, target=target, num_classes=num_classes)

@@ -121,6 +121,7 @@ def _show(axes: "Axes", depths: np.ndarray, _: int | None) -> None:
 
 TASK = dense.Task(
     name="depth",
+    kind="depth",
     metric="pct1.25",
     units={"rms": "m", "rel": "ratio"},
     dilated=False,

@@ -26,6 +26,7 @@ from keras_sslhsic.evaluation.settings import Setting, text
 from keras_sslhsic.evaluation.streams import features_and_labels, problem, select, stream
 from keras_sslhsic.evaluation.sweep import (
     planned,
+    several_of,
     training_settings,
     warn_of_batch,
 )
@@ -189,11 +190,7 @@ def finetune(
             raise ValueError(f"A classifier is saved to NAME.keras, found {files.display(save_to)}.")
         files.check_writable(Path(save_to))
     recipe = recipes(**SEMI_SUPERVISED) if recipe is None else recipe
-    candidates = [recipe] if isinstance(recipe, FinetuneRecipe) else list(recipe)
-    if not candidates or not all(isinstance(one, FinetuneRecipe) for one in candidates):
-        raise ValueError(
-            f"recipe must be a FinetuneRecipe, or several, found {recipe!r:.200}: make one with FinetuneRecipe(steps=...)."
-        )
+    candidates = several_of(FinetuneRecipe, recipe, "recipe")
     encoder, images, validation, test, num_classes = problem(
         encoder, train, test, validation, num_classes, several
     )

@@ -29,6 +29,7 @@ from keras_sslhsic.evaluation.sweep import (
     planned,
     scale_rates,
     schedule,
+    several_of,
     training_settings,
     tried,
     warn_of_batch,
@@ -108,7 +109,7 @@ def linear_features(
     test_features: np.ndarray,
     test_labels: np.ndarray,
     *,
-    candidates: Sequence[Candidate] | None = None,
+    candidates: Candidate | Sequence[Candidate] | None = None,
     epochs: int = 30,
     batch_size: int = 256,
     validation: float = 0.1,
@@ -126,7 +127,7 @@ def linear_features(
         train_labels: int [N].
         test_features: float [T, F].
         test_labels: int [T].
-        candidates: what to choose from, for batches of `batch_size`. One alone is trained without a validation
+        candidates: one or several to choose from, for batches of `batch_size`. One alone is trained without a validation
             split. None: `FAST_CANDIDATES`, with learning rates that follow the batch.
         epochs: passes over the training features.
         batch_size: features a step, at most the number there are.
@@ -152,6 +153,7 @@ def linear_features(
     num_classes = int(train_labels.max()) + 1
     recipe = Recipe(epochs, batch_size)
     candidates = candidates or scale_rates(FAST_CANDIDATES, _FAST["batch_size"], batch_size)
+    candidates = several_of(Candidate, candidates, "candidates")
 
     best, chosen, held_out = candidates[0], None, np.empty(0, int)
     if len(candidates) > 1:
@@ -173,7 +175,7 @@ def linear(
     test: Labelled,
     validation: Labelled | int | None = None,
     *,
-    candidates: Sequence[Candidate] | None = None,
+    candidates: Candidate | Sequence[Candidate] | None = None,
     recipe: Recipe = PAPER_RECIPE,
     crop_area: tuple[float, float] | None = (0.08, 1.0),
     num_classes: int | None = None,
@@ -198,7 +200,7 @@ def linear(
         test: the same, at the encoder's size (see `crops.resize_then_crop`).
         validation: number of training images to hold out, the same share of each class; None: the paper's 10,000, but
             at most a fifth. Or, needed if `train` is a dataset, a labelled set of its own, in batches of the same size.
-        candidates: what to choose from. One alone is trained on all images, those of a validation set too. By
+        candidates: one or several to choose from. One alone is trained on all images, those of a validation set too. By
             default `default_candidates(recipe.batch_size)`.
         recipe: length, batch and momentum.
         crop_area: range of a random crop's share of the image's area; None trains without crops and
@@ -217,7 +219,7 @@ def linear(
             other classes, or the training diverges.
     """
     encoder, images, validation, test, num_classes = problem(encoder, train, test, validation, num_classes)
-    candidates = candidates or default_candidates(recipe.batch_size)
+    candidates = several_of(Candidate, candidates or default_candidates(recipe.batch_size), "candidates")
 
     def train_on(images: Any, candidates: Sequence[Candidate]) -> tuple[WideClassifier, int, int]:
         return _train(encoder, images, candidates, num_classes, recipe, crop_area, seed, verbose)

@@ -1,6 +1,7 @@
 """Images by the name of a data set or a folder, as a protocol needs them."""
 
 import dataclasses
+import itertools
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +17,11 @@ from keras_sslhsic.data import bundled, decode
 from keras_sslhsic.data.broken import LOG, BrokenFiles
 from keras_sslhsic.data.folder import class_labels, list_images
 from keras_sslhsic.data.subsets import stratified_split
-from keras_sslhsic.data.tfds import SPLITS, check_features, prepared_builder
+from keras_sslhsic.data.tfds import check_features, prepared_builder, shared, split_info
 from keras_sslhsic.encoders.spec import LARGEST_SIDE
 from keras_sslhsic.evaluation.images import Labelled, Split
 from keras_sslhsic.evaluation.settings import Setting, natural, portion, share, text
+from keras_sslhsic.words import counted
 
 
 def paper_short_side(size: int) -> int:
@@ -65,7 +67,7 @@ def load(
         {"train", "test"} and perhaps "validation".
 
     Raises:
-        ValueError: if a folder lacks a sub-folder.
+        ValueError: if a folder lacks a sub-folder, or splits of a TFDS set have images in common.
         FileNotFoundError: if there is no such data set.
     """
     checks.integer("image_size", image_size, 1)
@@ -77,12 +79,16 @@ def load(
     crops: dict[str, Any] = {"size": image_size, "short_side": short_side, "channels": channels}
     folder = Path(source)
     if not folder.is_dir():
-        splits = {"train": train_split, "test": test_split, "validation": validation_split}
-        return {
-            name: of_tfds(source, split, data_dir=data_dir, **crops)
-            for name, split in splits.items()
-            if split
-        }
+        splits = {"train": train_split, "test": test_split}
+        splits |= {"validation": validation_split} if validation_split else {}
+        builder = prepared_builder(source, data_dir)
+        for (one, first), (other, second) in itertools.combinations(splits.items(), 2):
+            if number := shared(builder, first, second):
+                raise ValueError(
+                    f"The {one} split {first} and the {other} split {second} of {source} have {counted(number, 'image')} in "
+                    "common: give splits apart, such as train[:90%] and train[90%:]."
+                )
+        return {name: of_tfds(source, split, data_dir=data_dir, **crops) for name, split in splits.items()}
     crops |= {"max_broken": max_broken, "error_log": error_log}
     missing = [name for name in ("train", "test") if not (folder / name).is_dir()]
     if len(missing) == 2:
@@ -134,7 +140,10 @@ _SETTINGS = IMAGE_SETTINGS | {
     "max_broken": Setting(portion, "share of broken files that a folder may have", "0.01"),
 }
 _VALIDATION = Setting(
-    text, "of a TensorFlow data set, such as train[90%:]", "some training images are held out", str
+    text,
+    "of a TensorFlow data set, such as train[90%:] beside the train split train[:90%]",
+    "some training images are held out",
+    str,
 )
 FOR_FEATURES = Needs(partial(load, training=False), _SETTINGS)
 FOR_TRAINING = Needs(partial(load, training=True), _SETTINGS | {"validation_split": _VALIDATION})
@@ -251,7 +260,7 @@ def of_tfds(
 
 def scan(builder: Any, split: str, label_key: str | None = None) -> tuple[Any, ...]:
     """The places of all records of a split, (file, start, length), and the classes of each, none without a key."""
-    info = builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
+    info = split_info(builder, split)
     with ThreadPoolExecutor(8) as pool:
         found = pool.map(partial(_scan, label_key=label_key), info.file_instructions)
         return tuple(zip(*(row for rows in found for row in rows), strict=True))

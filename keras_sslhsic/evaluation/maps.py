@@ -96,6 +96,11 @@ class MapSplit(Split):
     num_classes: int | None = None
 
     @property
+    def kind(self) -> str:
+        """What the maps are of: "classes" or "depth"."""
+        return "depth" if self.num_classes is None else "classes"
+
+    @property
     def void(self) -> float:
         """What a map has where nothing is known."""
         return UNKNOWN if self.num_classes is None else VOID

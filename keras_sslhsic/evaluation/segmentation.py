@@ -85,6 +85,7 @@ def _show(axes: "Axes", classes: np.ndarray, num_classes: int | None) -> None:
 
 TASK = dense.Task(
     name="segmentation",
+    kind="classes",
     metric="miou",
     units={},
     dilated=True,

@@ -22,6 +22,7 @@ from keras_sslhsic.evaluation.extraction import (
     shape_read,
 )
 from keras_sslhsic.evaluation.images import ENCODING_BATCH, Labelled, Split, arrays, count_classes, images_of
+from keras_sslhsic.evaluation.settings import flags
 from keras_sslhsic.evaluation.sweep import Choice, choose
 
 
@@ -221,7 +222,9 @@ def select(
         try:
             rows, held_out = hold_out(train.labels, number, seed)
         except ValueError as error:
-            raise ValueError(f"{error} One learning rate and one length need none.") from error
+            varied = [f"{name}s" for name, values in settings.items() if len(set(values)) > 1]
+            values = f", with one value alone of {flags(varied)}" if varied else ""
+            raise ValueError(f"{error} Or give one of the {len(candidates)} candidates{values}.") from error
         fit, held = train.part(rows), train.part(held_out)
     if not several:
         return candidates[0], None, train, 0

@@ -2,10 +2,10 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +13,8 @@ import tensorflow as tf
 from keras_sslhsic import checks
 from keras_sslhsic.evaluation.settings import SEED, Setting, flags, natural, positive
 from keras_sslhsic.words import warn
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,16 @@ class Recipe:
     def __post_init__(self) -> None:
         checks.integer("epochs", self.epochs, 1)
         checks.integer("batch_size", self.batch_size, 1)
+
+
+def several_of(kind: type[Kind], given: Any, name: str) -> list[Kind]:
+    """One of a kind, or several, as a list; raises ValueError, with their name, for none and for others."""
+    found = [given] if isinstance(given, kind) else list(given) if isinstance(given, Iterable) else []
+    if not found or not all(isinstance(one, kind) for one in found):
+        raise ValueError(
+            f"{name} must be a {kind.__name__}, or several, found {given!r:.200}: make one with {kind.__name__}(...)."
+        )
+    return found
 
 
 def grid(learning_rates: Sequence[float], weight_decays: Sequence[float]) -> tuple[Candidate, ...]:

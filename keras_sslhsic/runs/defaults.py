@@ -18,7 +18,7 @@ from keras_sslhsic import checks, views
 from keras_sslhsic.data.folder import list_images
 from keras_sslhsic.data.images import Images, spread
 from keras_sslhsic.data.sources import SOURCES
-from keras_sslhsic.data.tfds import prepared_builder
+from keras_sslhsic.data.tfds import prepared_builder, shared, split_info
 from keras_sslhsic.hsic.ratio import largest_ratio
 from keras_sslhsic.runs import schema
 from keras_sslhsic.words import counted
@@ -85,9 +85,10 @@ def suited(config: ConfigDict, before: ConfigDict | None = None, say: Say = prin
     read = {name: value for name, value in chosen.pop("data").items() if name in takes}
     held_out: dict[str, Any] | None = {}
     if source == "tfds":
-        info = prepared_builder(data["name"], data.get("data_dir")).info
-        read["labels"] = data.get("label_key", "label") in info.features
-        splits = [split for split in ("test", "validation") if split in info.splits]
+        builder, own = prepared_builder(data["name"], data.get("data_dir")), data.get("split", "train")
+        read["labels"] = data.get("label_key", "label") in builder.info.features
+        splits = [split for split in ("test", "validation") if split in builder.info.splits]
+        splits = [split for split in splits if not shared(builder, own, split)]
         held_out = {"test_split": splits[0]} if splits else None
     given["data"] = {"source": source, **read, **data}
     images = SOURCES[source](**_arguments(given["data"]), batch_size=1, seed=0)
@@ -138,11 +139,10 @@ def _look(source: str, data: dict[str, Any]) -> Found:
         gray = {mode[:1] for mode in modes if mode} in ({"L"}, {"I"}, {"1"})
         return Found(len(files), int(np.median(known)) if known else None, 1 if gray else 3)
     if source == "tfds":
-        info = prepared_builder(data["name"], data.get("data_dir")).info
-        number = info.splits[data.get("split", "train")].num_examples
+        builder, key = prepared_builder(data["name"], data.get("data_dir")), data.get("image_key", "image")
+        number, features = split_info(builder, data.get("split", "train")).num_examples, builder.info.features
         # Without such a feature the data set itself says so.
-        key = data.get("image_key", "image")
-        height, width, channels = info.features[key].shape if key in info.features else (None, None, 3)
+        height, width, channels = features[key].shape if key in features else (None, None, 3)
         return Found(number, height and width and min(height, width), 1 if channels == 1 else 3)
     images = SOURCES[source](**_arguments(data), batch_size=1, seed=0)
     sample = images.sample(1)

@@ -1,6 +1,7 @@
 """Segmentation and depth: parts against independent computations, and whole protocols on tiny images."""
 
 import dataclasses
+import zipfile
 
 import keras
 import numpy as np
@@ -164,6 +165,31 @@ def test_heads_are_the_papers(encoder):
     assert ups.output_shape == (None, 112, 160, 1)
 
 
+@pytest.mark.parametrize("task", [segmentation.TASK, depth.TASK], ids=lambda task: task.name)
+def test_a_trained_network_is_kerass_own(task, encoder, tmp_path):
+    split = halves(2, of_depth=task is depth.TASK)
+    recipe = dense.DenseRecipe(learning_rate=0.01, steps=1, batch_size=2, head_width=0.02)
+    network = dense.train(task, encoder, split, recipe)
+    network.save(tmp_path / "network.keras")
+    with zipfile.ZipFile(tmp_path / "network.keras") as members:
+        assert b"sslhsic" not in members.read("config.json")  # no class of this package is needed
+    loaded = keras.models.load_model(tmp_path / "network.keras")
+    [(images, _)] = split.batches(2)
+    np.testing.assert_array_equal(loaded(images), network(images))
+    predicted = dense.predict(task, loaded, images)
+    np.testing.assert_array_equal(predicted, dense.predict(task, network, images.numpy().astype(np.float32)))
+    for others, message in (
+        (images / 255, "multiply by 255"),
+        (tf.cast(images, tf.float32) * np.nan, "NaN"),
+        (tf.cast(images, tf.uint16) * 257, "divide those of 16 bits by 257"),
+        (images[:0], "empty"),
+        (images[..., :1], "Expected images"),
+        (images[0], "add a batch axis"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dense.predict(task, network, others)
+
+
 @pytest.mark.parametrize("name", ["segmentation", pytest.param("depth", marks=pytest.mark.slow)])
 def test_protocols_measure_and_go_on(name, encoder, tmp_path, monkeypatch):
     before = encoder.get_weights()
@@ -300,12 +326,40 @@ def test_a_training_that_diverged_and_maps_of_nothing(encoder, monkeypatch):
             PROTOCOLS["segmentation"].run(encoder, {"train": split, "test": split}, **QUICK)
 
 
+@pytest.mark.parametrize("recipe", [[], [{"steps": 3}], 3])
+def test_a_recipe_is_a_recipe(encoder, recipe):
+    splits = {"train": halves(2), "test": halves(2)}
+    with pytest.raises(ValueError, match="recipe must be a DenseRecipe, or several, found"):
+        segmentation.segment(encoder, splits, recipe=recipe)
+
+
+def test_one_recipe_needs_no_list(encoder):
+    splits = {"train": halves(2), "test": halves(2)}
+    recipe = dense.DenseRecipe(learning_rate=0.01, steps=1, batch_size=2, head_width=0.02)
+    found = segmentation.segment(encoder, splits, recipe=recipe, seeds=1)
+    assert found.recipe["steps"] == 1 and found.learning_rate == 0.01
+
+
 def test_what_cannot_be_measured(encoder):
     split = halves(2)
-    with pytest.raises(ValueError, match="segmentation needs images with a map each, found train of a tuple"):
-        PROTOCOLS["segmentation"].run(
-            encoder, {"train": (np.zeros((2, 8, 8, 3)), np.zeros(2)), "test": split}, **QUICK
-        )
+    of_depth = halves(2, of_depth=True)
+    for protocol, train, test, message in (
+        (
+            "segmentation",
+            (np.zeros((2, 8, 8, 3)), np.zeros(2)),
+            split,
+            "classes each, found train with a tuple",
+        ),
+        ("segmentation", of_depth, of_depth, "classes each, found train with maps of depth: .*load_masks"),
+        ("depth", of_depth, split, "depth each, found test with maps of classes: .*load_depths"),
+    ):
+        with pytest.raises(ValueError, match=f"{protocol} needs images with a map of {message}"):
+            PROTOCOLS[protocol].run(encoder, {"train": train, "test": test}, **QUICK)
+    recipe = dense.DenseRecipe(learning_rate=0.01, steps=1, batch_size=2)
+    with pytest.raises(
+        ValueError, match="segmentation needs images with a map of classes each, found images"
+    ):
+        dense.train(segmentation.TASK, encoder, of_depth, recipe)
     gray = dataclasses.replace(split, shape=(32, 32, 1))
     with pytest.raises(ValueError, match="Expected images of 3 channels"):
         PROTOCOLS["segmentation"].run(encoder, {"train": gray, "test": gray}, **QUICK)

@@ -237,12 +237,72 @@ def test_a_folder_without_maps(tmp_path):
         load_masks(str(tmp_path))
 
 
-def test_largest_ignores_void(tmp_path):
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        ((0, VOID), "have the class 0 alone apart from 255, .* binary masks 0 and 1, not 0 and 255"),
+        ((VOID, VOID), "have no class apart from 255"),
+        ((0, 1), None),
+    ],
+)
+def test_masks_of_less_than_two_classes(tmp_path, levels, message):
+    for name in "abc":
+        save(tmp_path / f"images/{name}.png", photograph())
+        save(tmp_path / f"masks/{name}.png", np.repeat(np.uint8([*levels, VOID]), 160).reshape(20, 24))
+    if message is None:
+        assert load_masks(str(tmp_path))["train"].num_classes == 2
+        return
+    for given in (None, 2):
+        with pytest.raises(ValueError, match=message):
+            load_masks(str(tmp_path), num_classes=given)
+
+
+@pytest.mark.parametrize(("load", "kind"), [(load_masks, "masks"), (load_depths, "depth")])
+def test_maps_have_the_aspect_of_their_images(tmp_path, load, kind):
+    rng = np.random.default_rng(0)
+
+    def write(*size):
+        values = rng.integers(0, 2, size)
+        save(tmp_path / f"{kind}/a.png", values.astype(np.uint8 if kind == "masks" else np.uint16))
+
+    save(tmp_path / "images/b.png", photograph(45, 50))
+    save(tmp_path / f"{kind}/b.png", np.eye(45, 50).astype(np.uint8 if kind == "masks" else np.uint16))
+    for size in (
+        (45, 50),
+        (90, 100),
+        (22, 25),
+        (23, 25),
+        (12, 13),
+        (45, 51),
+    ):  # of other resolutions, rounded
+        save(tmp_path / "images/a.png", photograph(45, 50))
+        write(*size)
+        assert len(load(str(tmp_path))["train"]) == 1
+    for size in ((90, 20), (50, 45), (20, 20)):
+        write(*size)
+        message = (
+            rf"{kind}.a.png has {size[0]} x {size[1]} pixels, and its image .*images.a.png 45 x 50, upright"
+        )
+        with pytest.raises(ValueError, match=message):
+            load(str(tmp_path))
+    # The image is turned by its EXIF orientation, and the map is not.
+    write(45, 50)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(photograph(45, 50)).save(tmp_path / "images/a.png", exif=exif)
+    with pytest.raises(ValueError, match=r"45 x 50 pixels, and its image .* 50 x 45, upright"):
+        load(str(tmp_path))
+    write(50, 45)
+    assert len(load(str(tmp_path))["train"]) == 1
+    (tmp_path / "images/a.png").write_bytes(b"broken")
+    assert len(load(str(tmp_path))["train"]) == 1
+
+
+def test_one_image_is_too_few(tmp_path):
     save(tmp_path / "images/a.png", photograph())
-    save(tmp_path / "images/b.png", photograph())
-    for name in "ab":
-        save(tmp_path / f"masks/{name}.png", np.full((20, 24), VOID, np.uint8))
-    assert load_masks(str(tmp_path), test_share=0.5)["train"].num_classes == 2
+    save(tmp_path / "masks/a.png", np.eye(20, 24).astype(np.uint8))
+    with pytest.raises(ValueError, match=r"^Holding out 0.2 of 1 image leaves none: give more of them"):
+        load_masks(str(tmp_path))
 
 
 def test_the_settings_are_the_loaders():

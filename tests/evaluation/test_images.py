@@ -10,7 +10,7 @@ from PIL import Image
 
 from keras_sslhsic.evaluation.crops import resize_then_crop
 from keras_sslhsic.evaluation.images import Split, of_arrays
-from keras_sslhsic.evaluation.loading import of_folder, of_tfds
+from keras_sslhsic.evaluation.loading import load, of_folder, of_tfds
 
 
 def first(dataset, steps):
@@ -187,3 +187,29 @@ def test_a_feature_that_tfds_has_not(data_dir):
         of_tfds("objects", "train", size=8, short_side=8, data_dir=data_dir, label_key="colour")
     with pytest.raises(ValueError, match=r"objects has no integer in 'image', but Image\("):
         of_tfds("objects", "train", size=8, short_side=8, data_dir=data_dir, label_key="image")
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (
+            {"train_split": "train"},
+            r"train split train and the test split train\[:8\] of objects have 8 images",
+        ),
+        (
+            {"validation_split": "train[6:8]"},
+            r"test split train\[:8\] and the validation split .* have 2 images in",
+        ),
+        (
+            {"validation_split": "train[10:]"},
+            r"train split train\[8:\] and the validation split .* 10 images",
+        ),
+    ],
+)
+def test_no_image_is_in_two_splits(data_dir, given, message):
+    """TensorFlow Datasets tells the three files of the split apart."""
+    splits = {"data_dir": data_dir, "test_split": "train[:8]", "train_split": "train[8:]"}
+    found = load("objects", training=True, **splits)
+    assert {name: len(part) for name, part in found.items()} == {"train": 12, "test": 8}
+    with pytest.raises(ValueError, match=message):
+        load("objects", training=True, **splits | given)

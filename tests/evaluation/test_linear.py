@@ -113,6 +113,7 @@ def test_a_candidate_that_diverges_loses_and_is_no_result(blobs, make_encoder, p
     """From weight decay x learning rate = 100 on the weights grow by a factor a step, to NaN."""
     bad, good = Candidate(10.0, 10.0), Candidate(0.02)
     assert linear_features(*blobs, candidates=[bad, good]).learning_rate == 0.02
+    assert linear_features(*blobs, candidates=good).learning_rate == 0.02  # one needs no list
     sweep = WideClassifier(16, 4, [bad, good])
     sweep.fit(*blobs[:2], Recipe(30, 40), seed=0)
     assert np.isnan(sweep.accuracies(*blobs[2:])).tolist() == [True, False]
@@ -120,7 +121,7 @@ def test_a_candidate_that_diverges_loses_and_is_no_result(blobs, make_encoder, p
     with pytest.raises(ValueError, match=message):
         linear_features(*blobs, candidates=[bad])
     with pytest.raises(ValueError, match=message):
-        linear(make_encoder(), *pictures, candidates=[bad], recipe=Recipe(15, 20), crop_area=None)
+        linear(make_encoder(), *pictures, candidates=bad, recipe=Recipe(15, 20), crop_area=None)
     with pytest.raises(ValueError, match=r"All 2 candidates diverged \(learning_rate 10 to 20"):
         linear_features(*blobs, candidates=[bad, Candidate(20.0, 10.0)])
 

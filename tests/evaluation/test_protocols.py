@@ -178,13 +178,24 @@ def test_another_number_of_classes_than_there_are_is_refused(protocol, make_enco
         protocol.run(make_encoder(), splits, num_classes=3)
 
 
-@pytest.mark.parametrize("protocol", ["linear", "finetune"])
-def test_too_few_images_to_hold_any_out_are_named(protocol, make_encoder, splits):
+@pytest.mark.parametrize(
+    "protocol, settings, varied",
+    [
+        ("linear", {}, "24 candidates, with one value alone of --learning-rates, --weight-decays"),
+        (
+            "linear",
+            {"learning_rate": 0.1, "epochs": 1},
+            "4 candidates, with one value alone of --weight-decays",
+        ),
+        ("finetune", {}, "10 candidates, with one value alone of --epochs, --learning-rates"),
+    ],
+)
+def test_too_few_images_to_hold_any_out_are_named(protocol, settings, varied, make_encoder, splits):
     images, labels = splits["train"]
     few = {**splits, "train": (images[:4], labels[:4])}
-    message = "^4 training images are too few to hold any out.*One learning rate and one length need none"
+    message = f"^4 training images are too few to hold any out.*Or give one of the {varied}\\.$"
     with pytest.raises(ValueError, match=message):
-        PROTOCOLS[protocol].run(make_encoder(), few)
+        PROTOCOLS[protocol].run(make_encoder(), few, **settings)
 
 
 @pytest.mark.parametrize(
