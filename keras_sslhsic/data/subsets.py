@@ -42,7 +42,7 @@ def stratified_split(labels: np.ndarray, fraction: float, seed: int = 0) -> tupl
     missing = np.setdiff1d(labels, labels[fit])
     if len(missing):
         of, left = "every class", f"none of the classes {missing[:10].tolist()}"
-        if not len(fit):  # perhaps of images without classes
+        if not labels.any():  # perhaps of images without classes
             of, left = counted(len(labels), "image"), "none"
         raise ValueError(f"Holding out {fraction:g} of {of} leaves {left}: give more of them.")
     return fit, held_out
