@@ -1,6 +1,7 @@
 """A run is evaluated from what its folder holds: no trainer, no training data, no optimizer is made for it."""
 
 import hashlib
+import json
 import shutil
 from pathlib import Path
 
@@ -70,6 +71,9 @@ def test_the_first_encoder_is_the_file_of_the_run_where_it_has_one(run):
     encoders = evaluate.encoders_of(run)
     assert list(encoders) == [run, "untrained", "raw pixels"] and encoders["raw pixels"] is raw_pixels
     assert encoder_hash(encoders["untrained"]) == encoder_hash(twin)
+    config = json.loads(Path(run, folder.CONFIG).read_text()) | {"init": "r18_fashion", "encoder": {}}
+    Path(run, folder.CONFIG).write_text(json.dumps(config))
+    assert list(evaluate.encoders_of(run)) == [run, "start", "raw pixels"]  # whose weights came from somewhere
 
 
 @pytest.mark.slow

@@ -247,7 +247,9 @@ def measure(
 
 
 def encoders_of(workdir: str | os.PathLike) -> dict[str, Any]:
-    """What a finished run is measured by: its encoder, by the run's name, the "untrained" one, and "raw pixels".
+    """What a finished run is measured by: its encoder, by the run's name, the one it started from, and "raw pixels".
+
+    What it started from is "untrained", or, of a run with `init`, "start".
 
     Raises:
         ValueError: if the folder holds no finished run.
@@ -264,7 +266,8 @@ def encoders_of(workdir: str | os.PathLike) -> dict[str, Any]:
     else:  # a run of version 0.1.0, whose config says what it started from
         with folder.described_by(workdir):
             initial = build.initial_encoder(config)
-    return {str(workdir): encoder, "untrained": initial, "raw pixels": raw_pixels}
+    start = "start" if config.init else "untrained"
+    return {str(workdir): encoder, start: initial, "raw pixels": raw_pixels}
 
 
 def format_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -211,8 +211,8 @@ def _draw_neighbours(images: Images, size: int, workdir: Path) -> None:
     side = min(size, *sample.shape[1:3])
     shrunk = np.rint(tf.image.resize(sample, (side, side), antialias=True)).clip(0, 255).astype(np.uint8)
     encoders = {name: encoder for name, encoder in encoders_of(workdir).items() if name != "raw pixels"}
-    names = dict(zip(encoders, ("pretrained", "untrained"), strict=True))
-    features = {names[name]: extract_features(encoder, shrunk) for name, encoder in encoders.items()}
+    names = {str(workdir): "pretrained"}
+    features = {names.get(name, name): extract_features(encoder, shrunk) for name, encoder in encoders.items()}
     plots.neighbours(shrunk, features, workdir / folder.NEIGHBOURS)
 
 
