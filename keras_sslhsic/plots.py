@@ -150,10 +150,12 @@ def neighbours(
         count: neighbours of each.
 
     Raises:
-        ValueError: for fewer than 2 images, or features of another number of images.
+        ValueError: for fewer than 2 images, or features of another number of images or without a name.
     """
     from matplotlib.figure import Figure
 
+    if not isinstance(features, Mapping):
+        raise ValueError(f"features must be {{name: features [N, F]}}, found a {type(features).__name__}.")
     shapes = {name: np.shape(values) for name, values in features.items()}
     if len(images) < 2 or any(shape[:1] != (len(images),) for shape in shapes.values()):
         raise ValueError(

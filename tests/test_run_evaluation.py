@@ -73,7 +73,11 @@ def test_the_first_encoder_is_the_file_of_the_run_where_it_has_one(run):
     assert encoder_hash(encoders["untrained"]) == encoder_hash(twin)
     config = json.loads(Path(run, folder.CONFIG).read_text()) | {"init": "r18_fashion", "encoder": {}}
     Path(run, folder.CONFIG).write_text(json.dumps(config))
-    assert list(evaluate.encoders_of(run)) == [run, "start", "raw pixels"]  # whose weights came from somewhere
+    assert list(evaluate.encoders_of(run)) == [
+        run,
+        "start",
+        "raw pixels",
+    ]  # whose weights came from somewhere
 
 
 @pytest.mark.slow

@@ -529,6 +529,11 @@ def test_an_evaluation_that_there_is_not_is_said_before_images_are_opened(
         run_of(tmp_path / "run", evals={"near": entry})
 
 
+def test_neighbours_want_features_by_the_name_of_their_encoder():
+    with pytest.raises(ValueError, match=r"\{name: features \[N, F\]\}, found a ndarray"):
+        plots.neighbours(np.zeros([4, 8, 8, 3], np.uint8), np.ones([4, 2]))
+
+
 def test_neighbours_are_drawn_beside_each_other():
     images = np.random.default_rng(0).integers(0, 256, (6, 4, 4, 1), np.uint8)
     angles = np.arange(6.0)[:, None]

@@ -19,7 +19,8 @@ def write(
     """Exports an encoder, as the path's ending says: ``.tflite``, ``.onnx``, or a folder for a SavedModel.
 
     An encoder that takes images as they come resizes them in what is written, to the size that it was trained at if that is
-    known; in a SavedModel with antialiasing, which the others cannot express.
+    known; in a SavedModel with antialiasing, which the others cannot express. All of an image is resized, where training and
+    `extract` take its central square: crop photographs to that before.
 
     Args:
         model: what `encoders.encoder_of` takes.

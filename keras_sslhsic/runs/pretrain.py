@@ -212,7 +212,9 @@ def _draw_neighbours(images: Images, size: int, workdir: Path) -> None:
     shrunk = np.rint(tf.image.resize(sample, (side, side), antialias=True)).clip(0, 255).astype(np.uint8)
     encoders = {name: encoder for name, encoder in encoders_of(workdir).items() if name != "raw pixels"}
     names = {str(workdir): "pretrained"}
-    features = {names.get(name, name): extract_features(encoder, shrunk) for name, encoder in encoders.items()}
+    features = {
+        names.get(name, name): extract_features(encoder, shrunk) for name, encoder in encoders.items()
+    }
     plots.neighbours(shrunk, features, workdir / folder.NEIGHBOURS)
 
 
