@@ -128,9 +128,8 @@ def test_a_constant_is_independent_of_everything_and_equal_samples_are_of_one_di
                 assert analysis.hsic_test(*pair, permutations=99, seed=seed).p_value == 1
                 assert analysis.hsic_test(*pair, "gamma").p_value == 1
         assert analysis.mmd_test(constants, constants[:15], kernel, permutations=99, seed=seed).p_value == 1
-    if (
-        constant
-    ):  # as if all labels and features were larger: it is the ties that are widened, not what they are of
+    if constant:
+        # As if all labels and features were larger: it is the ties that are widened, not what they are of.
         k = constant * analysis.label_matrix(np.arange(40) % 2)
         assert analysis.hsic_test(k, k, permutations=99).p_value == 1 / 100
 
