@@ -3,8 +3,10 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_sslhsic.data import bundled
+from keras_sslhsic.data.central import central_square, traced_square
 from keras_sslhsic.encoders import Architecture, with_preprocessing
 from keras_sslhsic.encoders.resnet import resnet
 
@@ -34,3 +36,13 @@ def real_images():
         return np.stack([gray, 0.7 * gray, 255 - gray], -1).astype(np.uint8)
 
     return [batch(1, 32, 32), batch(7, 50, 70), batch(2, 97, 64)]
+
+
+def extracted(images, size):
+    """What `extract` makes of files of these images before an encoder sees them."""
+    return np.stack([central_square(image, size) for image in images])
+
+
+def served(images, size):
+    """What exports make of them: the same but for the rounding of means, and of positions in TensorFlow's bicubic kernel."""
+    return np.concatenate([traced_square(tf.cast(image[None], tf.float32), size) for image in images])

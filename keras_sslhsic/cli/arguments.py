@@ -30,7 +30,9 @@ def memory(parser: argparse.ArgumentParser) -> None:
 
 def image_size(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
-        "--image-size", type=int, help=f"side {what} (default: that it was trained at, where it is known)"
+        "--image-size",
+        type=int,
+        help=f"side {what} (default: that it reads, resizes to or was trained at, where it is known)",
     )
 
 

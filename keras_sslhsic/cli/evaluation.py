@@ -167,7 +167,7 @@ def _evaluate(options: argparse.Namespace) -> None:
             f"{encoder.spec.channels}: name others by --data."
         )
     if "image_size" in protocol.needs.settings:
-        size = encoder.spec.size_for(where.get("image_size")) or encoder.spec.working_size
+        size = encoder.spec.size_for(where.get("image_size"))
         where |= {"image_size": size} if size else {}
     splits = protocol.needs.load(data, channels=encoder.spec.channels, **where)
     evals = {protocol.name: settings}

@@ -14,7 +14,7 @@ def add(commands: Any) -> None:
     )
     export.add_argument("--model", required=True, help="a name of the zoo, a .keras file, a run folder, ...")
     export.add_argument("--out", required=True, help="NAME.tflite, NAME.onnx, or a folder for a SavedModel")
-    arguments.image_size(export, "that images are resized to")
+    arguments.image_size(export, "of what the encoder sees of an image, its central square")
     export.add_argument(
         "--keep-batch-norm",
         action="store_true",
@@ -40,8 +40,13 @@ def add(commands: Any) -> None:
 def _export(options: argparse.Namespace) -> None:
     from keras_sslhsic import export
 
-    export.write(arguments.load(options.model), options.out, options.keep_batch_norm, options.image_size)
-    print(f"Wrote {display(options.out)}.")
+    encoder = arguments.load(options.model)
+    export.write(encoder, options.out, options.keep_batch_norm, options.image_size)
+    size = encoder.spec.size_for(options.image_size)
+    seen = (
+        f"central squares, resized to {size} x {size} pixels" if size else "all of an image, as it is given"
+    )
+    print(f"Wrote {display(options.out)}; it sees {seen}.")
 
 
 def _convert(options: argparse.Namespace) -> None:

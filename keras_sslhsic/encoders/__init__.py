@@ -3,7 +3,6 @@
 from keras_sslhsic.encoders.base import Encoder as Encoder
 from keras_sslhsic.encoders.base import encoder_of as encoder_of
 from keras_sslhsic.encoders.base import network_to_train as network_to_train
-from keras_sslhsic.encoders.base import resized as resized
 from keras_sslhsic.encoders.base import with_preprocessing as with_preprocessing
 from keras_sslhsic.encoders.checks import check_images as check_images
 from keras_sslhsic.encoders.heads import Head as Head

@@ -276,8 +276,8 @@ def with_preprocessing(
             shared.
         mean: mean of each channel, of pixels in [0, 1]; one number or C of them.
         std: standard deviation of each channel, of pixels in [0, 1]; positive.
-        size: side, or (height, width), that images are resized to (bilinear, aspect ratio not kept). None
-            leaves them as they are.
+        size: side, or (height, width), that the largest central part of that aspect ratio is resized to (bilinear). None
+            leaves images as they are.
         antialias: whether shrinking averages over all the pixels it covers. Off by default, as in the
             preprocessing that the released networks were trained and evaluated with; LiteRT and ONNX cannot
             express it.
@@ -309,32 +309,14 @@ def with_preprocessing(
     resize = None if size is None else checks.sides("size", size)
     spec = EncoderSpec(
         height, width, channels, encoder.output_shape[-1], resize, antialias, means, stds, encoder.name,
-        find_stages(encoder), None if trained_at is None else int(trained_at),
+        find_stages(encoder), None if trained_at is None else int(trained_at), crop=resize is not None,
     )  # fmt: skip
+    return preprocessed(encoder, spec, name)
+
+
+def preprocessed(encoder: keras.Model, spec: EncoderSpec, name: str | None = None) -> Encoder:
+    """`with_preprocessing` of a network, as a spec of the whole has it."""
     images = keras.Input(spec.shape, dtype="float32", name="image")
     features = encoder(preprocess(images, spec))
     features = keras.layers.Identity(dtype="float32", name="float32")(features)
     return Encoder(images, features, spec, name or encoder.name)
-
-
-def resized(encoder: Encoder, size: int, antialias: bool = False) -> Encoder:
-    """The same encoder for images of any size, which are resized to [size, size] first; it shares the weights, and what is
-    known of them (`entry`).
-
-    Raises:
-        ValueError: if the encoder reads images of another size alone.
-    """
-    spec = encoder.spec
-    spec.size_for(size)
-    if spec.network is None:  # as of a classifier
-        images = keras.Input((None, None, spec.channels), dtype="float32", name="image")
-        features = encoder(keras.ops.image.resize(images, (size, size), antialias=antialias))
-        spec = dataclasses.replace(
-            spec, height=None, width=None, resize=(size, size), antialias=antialias, trained_at=size
-        )
-        of_any_size = Encoder(images, features, spec, encoder.name)
-    else:
-        network = encoder.get_layer(spec.network)
-        of_any_size = with_preprocessing(network, spec.mean, spec.std, size, antialias, encoder.name, size)
-    of_any_size.entry = encoder.entry
-    return of_any_size

@@ -1,6 +1,7 @@
 """Preprocessing inside the model: from the pixels people have to what a network reads."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,14 +22,14 @@ def preprocess(images: keras.KerasTensor, spec: EncoderSpec) -> keras.KerasTenso
         return x
     # Not keras.layers.Resizing: its default training=True reaches the layers after it (Keras 3.15), and
     # BatchNormalization would normalise by the batch.
-    return keras.ops.image.resize(x, spec.resize, interpolation="bilinear", antialias=spec.antialias)
+    return _resized(x, spec.resize, spec)
 
 
 def resizer(spec: EncoderSpec) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns what makes images of any size fit into one batch: from [H, W, C] to float32 of `spec.shape_seen`.
 
     The encoder makes of them what it makes of the images themselves: it resizes them to the size that they have. Images
-    for an encoder of any size stay as they are; those for one of a fixed size are resized (bilinear).
+    for an encoder of any size stay as they are; those for one of a fixed size are stretched to it (bilinear).
     """
     height, width, _ = spec.shape_seen
 
@@ -38,9 +39,17 @@ def resizer(spec: EncoderSpec) -> Callable[[tf.Tensor], tf.Tensor]:
             return image
         free = tf.shape(image)
         # The weights of an interpolation sum to 1, so that it may come before normalising or after.
-        return tf.image.resize(image, (height or free[0], width or free[1]), antialias=spec.antialias)
+        if spec.resize is None:
+            return tf.image.resize(image, (height or free[0], width or free[1]))
+        return _resized(image, spec.resize, spec)
 
     return fit
+
+
+def _resized(images: Any, sides: tuple[int, int], spec: EncoderSpec) -> Any:
+    return keras.ops.image.resize(
+        images, sides, interpolation="bilinear", antialias=spec.antialias, crop_to_aspect_ratio=spec.crop
+    )
 
 
 def per_channel(value: Sequence[float] | float, channels: int, what: str) -> tuple[float, ...]:

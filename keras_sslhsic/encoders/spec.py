@@ -37,6 +37,7 @@ class EncoderSpec:
         channels: of the images.
         feature_size: F, of the features [B, F].
         resize: (height, width) to which images are resized (bilinear) before the network sees them, or None.
+        crop: whether the largest central part of that aspect ratio is, rather than all of an image, stretched.
         antialias: whether shrinking averages over all the pixels it covers.
         mean: what is subtracted of pixels in [0, 1], one number a channel; empty where it is not known.
         std: what they are divided by then; empty where it is not known.
@@ -58,6 +59,7 @@ class EncoderSpec:
     stages: Mapping[str, Stage] = dataclasses.field(default_factory=dict)
     trained_at: int | None = None
     class_names: tuple[str, ...] = ()
+    crop: bool = False  # as files of earlier versions have it
 
     @property
     def shape(self) -> tuple[int | None, int | None, int]:
@@ -70,16 +72,11 @@ class EncoderSpec:
         height, width = self.resize or (self.height, self.width)
         return height, width, self.channels
 
-    @property
-    def working_size(self) -> int | None:
-        """Side of the images that it works at: what the network sees if that is fixed, else `trained_at`."""
-        height, width, _ = self.shape_seen
-        return self.size_for(None) or (height if height == width else None)
-
     def size_for(self, given: int | None) -> int | None:
-        """The side that images are brought to before the encoder sees them.
+        """Side of the central squares that images of any size are made before the encoder sees them.
 
-        That is the given one, or else `trained_at` if it takes images as they come; None where it sees them as they are.
+        That is the given one, or else that of what the network sees if that is a square, or `trained_at` if that is of any
+        size; None where all of an image is seen.
 
         Raises:
             ValueError: if it reads images of another size alone.
@@ -89,7 +86,10 @@ class EncoderSpec:
             raise ValueError(
                 f"The encoder reads images of {self.height} x {self.width} pixels, found image_size={given}: leave it out."
             )
-        return given or (self.trained_at if self.shape_seen[:2] == (None, None) else None)
+        height, width, _ = self.shape_seen
+        if given or height != width:
+            return given
+        return height or self.trained_at
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -133,6 +133,7 @@ class EncoderSpec:
             and all(number > 0 for number in self.std)
             and (self.resize is None or len(self.resize) == 2)
             and type(self.antialias) is bool
+            and type(self.crop) is bool
             and isinstance(self.network, str | None)
             and len(self.class_names) in (0, self.feature_size)
             and all(isinstance(name, str) for name in self.class_names)

@@ -92,9 +92,7 @@ def of_with_preprocessing(model: keras.Model) -> EncoderSpec | None:
     scale, offset = (np.broadcast_to(v, [channels]) for v in (before[0].scale, before[0].offset))
     std = 1 / (255 * scale)
     resize = before[1] if len(before) > 1 else None
-    if resize is not None and (
-        resize.interpolation != "bilinear" or resize.pad_to_aspect_ratio or resize.crop_to_aspect_ratio
-    ):
+    if resize is not None and (resize.interpolation != "bilinear" or resize.pad_to_aspect_ratio):
         return None
     return EncoderSpec(
         height,
@@ -103,6 +101,7 @@ def of_with_preprocessing(model: keras.Model) -> EncoderSpec | None:
         model.output_shape[-1],
         resize=None if resize is None else tuple(resize.size),
         antialias=resize is not None and resize.antialias,
+        crop=resize is not None and resize.crop_to_aspect_ratio,
         mean=tuple(np.round(-offset * std, 6).tolist()),
         std=tuple(np.round(std, 6).tolist()),
         network=network.name,

@@ -13,11 +13,11 @@ import tensorflow as tf
 
 from keras_sslhsic import checks
 from keras_sslhsic.data import decode
+from keras_sslhsic.data.central import central_square
 from keras_sslhsic.data.images import unpack
 from keras_sslhsic.data.order import Order
 from keras_sslhsic.encoders.checks import check_dataset, check_images
 from keras_sslhsic.evaluation.checks import check_labels
-from keras_sslhsic.evaluation.crops import resize_then_crop
 from keras_sslhsic.evaluation.extraction import stacked
 
 Own = TypeVar("Own", bound="Split")
@@ -132,13 +132,7 @@ class Split:
         raise RuntimeError("None of the training images can be read.")
 
     def _test_crop(self, pixels: np.ndarray) -> np.ndarray:
-        if self.short_side is None:
-            return pixels
-        # Bicubic interpolation sees 4 x 4 pixels, and would skip most of a photograph's.
-        block = min(pixels.shape[:2]) // self.short_side
-        pixels = decode.averaged(pixels, (block, block))
-        with tf.device("CPU"):
-            return resize_then_crop(pixels, self.shape[0], self.short_side).numpy()
+        return pixels if self.short_side is None else central_square(pixels, self.shape[0], self.short_side)
 
     def _in_order(self, batch_size: int, example: Callable, specs: tuple) -> tf.data.Dataset:
         """All images once, in batches of what `example` makes of them; see `_examples`."""

@@ -197,7 +197,7 @@ def linear(
             as they are, bit for bit.
         train: (images uint8 [N, H, W, C], labels int [N]); or a `Split`; or a finite dataset of batches (images,
             labels) or {"image", "label"}, all of one size, in a new order whenever it is iterated.
-        test: the same, at the encoder's size (see `crops.resize_then_crop`).
+        test: the same, at the encoder's size (see `data.central.resize_then_crop`).
         validation: number of training images to hold out, the same share of each class; None: the paper's 10,000, but
             at most a fifth. Or, needed if `train` is a dataset, a labelled set of its own, in batches of the same size.
         candidates: one or several to choose from. One alone is trained on all images, those of a validation set too. By

@@ -7,7 +7,6 @@ from pathlib import Path
 import keras
 
 from keras_sslhsic import files
-from keras_sslhsic.encoders import encoder_of, resized
 from keras_sslhsic.export.litert import export_litert
 from keras_sslhsic.export.onnx import export_onnx
 from keras_sslhsic.export.saved_model import export_saved_model
@@ -18,15 +17,11 @@ def write(
 ) -> None:
     """Exports an encoder, as the path's ending says: ``.tflite``, ``.onnx``, or a folder for a SavedModel.
 
-    An encoder that takes images as they come resizes them in what is written, to the size that it was trained at if that is
-    known; in a SavedModel with antialiasing, which the others cannot express. All of an image is resized, where training and
-    `extract` take its central square: crop photographs to that before.
-
     Args:
         model: what `encoders.encoder_of` takes.
         path: to write to.
         keep_batch_norm: see `export_saved_model`.
-        image_size: side that images are resized to, in place of that one.
+        image_size: see `export_saved_model`.
 
     Raises:
         ValueError: for other endings, but versions (``v1.2``) and ``.savedmodel``; or if `keep_batch_norm` goes
@@ -40,12 +35,9 @@ def write(
         )
     if keep_batch_norm and suffix in (".tflite", ".onnx"):
         raise ValueError(f"keep_batch_norm is for SavedModels; {suffix} files are not trained on.")
-    encoder = encoder_of(model)
-    size = encoder.spec.size_for(image_size)
-    model = resized(encoder, size, antialias=suffix not in (".tflite", ".onnx")) if size else encoder
     if suffix == ".tflite":
-        export_litert(model, path)
+        export_litert(model, path, image_size)
     elif suffix == ".onnx":
-        export_onnx(model, path)
+        export_onnx(model, path, image_size=image_size)
     else:
-        export_saved_model(model, path, keep_batch_norm)
+        export_saved_model(model, path, keep_batch_norm, image_size=image_size)

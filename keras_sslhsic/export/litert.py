@@ -14,22 +14,28 @@ from keras_sslhsic.export.saved_model import write
 from keras_sslhsic.export.served import check_answer, check_precision, folded
 
 
-def export_litert(model: keras.Model, path: str | os.PathLike) -> None:
+def export_litert(model: keras.Model, path: str | os.PathLike, image_size: int | None = None) -> None:
     """Exports an encoder as a LiteRT (TensorFlow Lite) file: ``image`` uint8 [B, H, W, C] -> ``features``.
 
     Every size that is free in the model is free in the file: set it with ``resize_tensor_input``.
 
+    Args:
+        model: what `encoders.encoder_of` takes.
+        path: the file to write.
+        image_size: see `export_saved_model`.
+
     Raises:
-        ValueError: if `model` does not read images, computes in half precision, or LiteRT lacks one of its
-            operations (antialiasing) or answers otherwise than the model.
+        ValueError: if `model` does not read images, or those of another size alone, computes in half precision, or LiteRT lacks
+            one of its operations (antialiasing) or answers otherwise than the model.
         OSError: if it cannot be written, nor the SavedModel that it is made of where temporary files go.
     """
     files.check_writable(path)
     encoder = encoder_of(model)
+    size = encoder.spec.size_for(image_size)
     check_precision(encoder, "LiteRT")
     with tempfile.TemporaryDirectory() as folder:
         with files.named(folder):
-            write(folded(encoder), encoder.spec, folder)
+            write(folded(encoder), encoder.spec, folder, size)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["serving_default"])
         try:
             content = converter.convert()
@@ -42,6 +48,6 @@ def export_litert(model: keras.Model, path: str | os.PathLike) -> None:
             interpreter = tf.lite.Interpreter(model_content=content)
         return interpreter.get_signature_runner("serving_default")(image=image)["features"]
 
-    check_answer(encoder, answer, "LiteRT")
+    check_answer(encoder, size, answer, "LiteRT")
     with lock.held(path):
         files.write_bytes(path, content)

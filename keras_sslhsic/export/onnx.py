@@ -10,18 +10,21 @@ from keras_sslhsic.encoders import encoder_of
 from keras_sslhsic.export.served import check_answer, check_precision, folded, image_spec, serve
 
 
-def export_onnx(model: keras.Model, path: str | os.PathLike, opset: int = 17) -> None:
+def export_onnx(
+    model: keras.Model, path: str | os.PathLike, opset: int = 17, image_size: int | None = None
+) -> None:
     """Exports an encoder as an ONNX file: ``image`` uint8 [B, H, W, C] -> ``features``.
 
     Args:
         model: what `encoders.encoder_of` takes.
         path: the file to write.
         opset: version of the ONNX operators.
+        image_size: see `export_saved_model`.
 
     Raises:
         ImportError: without tf2onnx and onnxruntime (``pip install keras_sslhsic[onnx]``).
-        ValueError: if `model` does not read images, computes in half precision, or ONNX lacks one of its
-            operations (antialiasing) or ONNX Runtime answers otherwise than the model.
+        ValueError: if `model` does not read images, or those of another size alone, computes in half precision, or ONNX lacks
+            one of its operations (antialiasing) or ONNX Runtime answers otherwise than the model.
     """
     try:
         import onnxruntime
@@ -32,8 +35,9 @@ def export_onnx(model: keras.Model, path: str | os.PathLike, opset: int = 17) ->
         ) from error
     files.check_writable(path)
     encoder = encoder_of(model)
+    size = encoder.spec.size_for(image_size)
     check_precision(encoder, "ONNX")
-    served, given = tf.function(serve(folded(encoder))), [image_spec(encoder.spec)]
+    served, given = tf.function(serve(folded(encoder), encoder.spec, size)), [image_spec(encoder.spec)]
     try:
         proto, _ = tf2onnx.convert.from_function(served, input_signature=given, opset=opset)
         content = proto.SerializeToString()
@@ -41,6 +45,6 @@ def export_onnx(model: keras.Model, path: str | os.PathLike, opset: int = 17) ->
         session = onnxruntime.InferenceSession(content)
     except Exception as error:  # both raise many types
         raise ValueError(f"ONNX cannot express this encoder: {error}") from error
-    check_answer(encoder, lambda image: session.run(["features"], {"image": image})[0], "ONNX")
+    check_answer(encoder, size, lambda image: session.run(["features"], {"image": image})[0], "ONNX")
     with lock.held(path):
         files.write_bytes(path, content)

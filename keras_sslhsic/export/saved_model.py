@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_sslhsic import checks, compat, files, lock
 from keras_sslhsic.data import decode
+from keras_sslhsic.data.central import traced_square
 from keras_sslhsic.encoders import EncoderSpec, encoder_of
 from keras_sslhsic.encoders.preprocess import resizer
 from keras_sslhsic.export import decoding
@@ -29,6 +30,7 @@ def export_saved_model(
     path: str | os.PathLike,
     keep_batch_norm: bool = False,
     max_pixels: int = decode.MAX_PIXELS,
+    image_size: int | None = None,
 ) -> None:
     """Exports an encoder as a SavedModel, which needs TensorFlow alone.
 
@@ -49,9 +51,11 @@ def export_saved_model(
             which answers a tenth faster; fine-tuning then trains kernels and biases. If true, ``train`` normalises
             by the batch and updates the moving statistics.
         max_pixels: images of more are refused by ``encoded``, by their headers, before they are decoded.
+        image_size: side of what the encoder sees of an image, its central square, as `extract` takes it.
 
     Raises:
-        ValueError: if `model` does not read images, `path` is taken or not UTF-8, or `max_pixels` is no positive integer.
+        ValueError: if `model` does not read images, or those of another size alone; if `path` is taken or not UTF-8, or
+            `max_pixels` is no positive integer.
         OSError: if it cannot be written.
         lock.InUseError: if another process is writing it.
 
@@ -62,6 +66,7 @@ def export_saved_model(
     """
     checks.integer("max_pixels", max_pixels, 1)
     encoder = encoder_of(model)
+    size = encoder.spec.size_for(image_size)
     target = Path(path).resolve()  # of a link, the folder that it leads to
     if not files.is_utf8(target):
         raise ValueError(
@@ -73,7 +78,7 @@ def export_saved_model(
             _check_replaceable(target)
         with files.replaced_folder(target) as folder:
             served = encoder if keep_batch_norm else folded(encoder)
-            write(served, encoder.spec, str(folder), max_pixels)
+            write(served, encoder.spec, str(folder), size, max_pixels)
             files.write_json(folder / NOTE_FILE, {"version": __version__})
 
 
@@ -99,17 +104,24 @@ class _Served(tf.Module):
     trainable_variables: Any = ()
 
 
-def write(model: keras.Model, spec: EncoderSpec, path: str, max_pixels: int = decode.MAX_PIXELS) -> None:
+def write(
+    model: keras.Model, spec: EncoderSpec, path: str, size: int | None, max_pixels: int = decode.MAX_PIXELS
+) -> None:
     """Writes a SavedModel of an encoder with this spec, or what `served.folded` makes of one; see `export_saved_model`.
+
+    It sees central squares of a size, or all of images where that is None.
 
     Raises:
         OSError: if it cannot be written.
     """
 
     def train(image: tf.Tensor) -> tf.Tensor:
-        return model(image, training=True)
+        return serve(model, spec, size, training=True)(image)["features"]
 
-    sides, fit = spec.shape_seen, resizer(spec)
+    sides, stretched = (size, size, spec.channels) if size else spec.shape_seen, resizer(spec)
+
+    def fit(image: tf.Tensor) -> tf.Tensor:
+        return traced_square(tf.cast(image, tf.float32)[tf.newaxis], size)[0] if size else stretched(image)
 
     def image_of(data: tf.Tensor) -> tf.Tensor:
         return fit(decoding.pixels(data, spec.channels, max_pixels))
@@ -141,7 +153,7 @@ def write(model: keras.Model, spec: EncoderSpec, path: str, max_pixels: int = de
         served.variables = [v.value for v in model.variables]
         served.trainable_variables = [v.value for v in model.trainable_variables]
         served.train = traced(train, image_spec(spec, tf.float32))
-        signatures = {"serving_default": traced(serve(model), image_spec(spec))}
+        signatures = {"serving_default": traced(serve(model, spec, size), image_spec(spec))}
         if spec.channels in (1, 3, 4):
             signatures["encoded"] = traced(encoded, tf.TensorSpec([None], tf.string, name="bytes"))
         try:

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import compat
+from keras_sslhsic.data.central import traced_square
 from keras_sslhsic.encoders import Encoder, EncoderSpec
 from keras_sslhsic.encoders.folding import fold_batch_norm
 from keras_sslhsic.words import warn
@@ -17,11 +18,23 @@ def image_spec(spec: EncoderSpec, dtype: tf.DType = tf.uint8) -> tf.TensorSpec:
     return tf.TensorSpec((None, *spec.shape), dtype, name="image")
 
 
-def serve(model: keras.Model) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-    """The function of images, uint8 or float in [0, 255], that is served."""
+def serve(
+    model: keras.Model, spec: EncoderSpec, size: int | None, training: bool = False
+) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """The function of images, uint8 or float in [0, 255], that is served.
+
+    Args:
+        model: an encoder with this spec, or what `folded` makes of one.
+        spec: what it reads and gives.
+        size: side of the central squares that it sees of images of any size; None: it sees all of them.
+        training: whether it trains.
+    """
+    free = spec.shape[:2] == (None, None)
 
     def features(image: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"features": model(tf.cast(image, tf.float32), training=False)}
+        image = tf.cast(image, tf.float32)
+        seen = traced_square(image, size) if size and free else image
+        return {"features": model(seen, training=training)}
 
     return features
 
@@ -38,11 +51,13 @@ def folded(encoder: Encoder) -> keras.Model:
         return encoder
 
 
-def check_answer(encoder: Encoder, answer: Callable[[np.ndarray], np.ndarray], target: str) -> None:
-    """Raises ValueError unless a converted encoder answers as the model does, for one image of noise."""
+def check_answer(
+    encoder: Encoder, size: int | None, answer: Callable[[np.ndarray], np.ndarray], target: str
+) -> None:
+    """Raises ValueError unless a converted encoder answers as what is served does, for one image of noise."""
     sides = (side or 256 for side in encoder.spec.shape[:2])
     image = np.random.default_rng(0).integers(0, 256, (1, *sides, encoder.spec.channels), np.uint8)
-    expected = np.asarray(serve(encoder)(tf.constant(image))["features"])
+    expected = np.asarray(serve(encoder, encoder.spec, size)(tf.constant(image))["features"])
     try:
         difference = np.abs(answer(image) - expected).max() / max(1.0, np.abs(expected).max())
     except Exception as error:  # of the runtime

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from keras_sslhsic import checks, files, lock
 from keras_sslhsic.data import broken as broken_files
 from keras_sslhsic.data import decode, folder
+from keras_sslhsic.data.central import central_square
 from keras_sslhsic.data.memory import Budget, Lease
 from keras_sslhsic.encoders import Encoder, encoder_hash, encoder_of
 from keras_sslhsic.encoders.preprocess import resizer
@@ -71,9 +72,9 @@ def extract(
         batch_size: images a step, at most.
         memory_mb: memory, in 2^20 bytes, of images and of what the network makes of them, as estimated: fewer images go
             into a step if they are large. An image that needs more goes through alone.
-        image_size: side of what the encoder sees of an image, its central square, shrunk as `data.from_folder` does it. None:
-            the size that the encoder was trained at. Where that is not known, or the encoder resizes images itself or reads
-            them at one size alone, it sees all of them.
+        image_size: side of what the encoder sees of an image, its central square (`data.central.central_square`), as
+            evaluations of features see it. None: the side of the squares that it reads or resizes to, or else the size that it
+            was trained at. Where neither is known it sees all of an image.
 
     Raises:
         ValueError: for another kind of `out`, or one that another encoder or another program wrote, or of other
@@ -138,6 +139,7 @@ def extract_into(
         encoder_id,
         str(extractor.root.resolve()),
         str(extractor.image_size or ""),
+        rows.RESIZED if extractor.image_size else "",
         extractor.encoder.spec.class_names,
     )
     found, folders = rows.read([out, *_in_folder(parts)], encoder_id, origin.image_size)
@@ -274,7 +276,7 @@ class Extractor:
         except (decode.DecodeError, OSError) as error:
             return broken_files.reason(error, str(self.root / name))
         if self.image_size:
-            image = decode.square(image, self.image_size)
+            image = central_square(image, self.image_size)
         fitted = self.fit(image).numpy()
         lease.hold(fitted.nbytes)
         return fitted

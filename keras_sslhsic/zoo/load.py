@@ -19,6 +19,7 @@ from keras_sslhsic.encoders import (
     encoder_of,
     with_preprocessing,
 )
+from keras_sslhsic.encoders.base import preprocessed
 from keras_sslhsic.encoders.resnet import architecture as named_architecture
 from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.encoders.unlabelled import BareNetworkError
@@ -206,9 +207,10 @@ def _load_weights(path: Path, entry: registry.Entry | None) -> Encoder:
         return _with_entry_preprocessing(encoder, entry)
     try:
         spec = EncoderSpec.from_dict(note["spec"])
-        return with_preprocessing(
+        made = with_preprocessing(
             encoder, spec.mean, spec.std, spec.resize, spec.antialias, trained_at=spec.trained_at
         )
+        return preprocessed(encoder, dataclasses.replace(made.spec, crop=spec.crop))
     except ValueError as error:
         raise ValueError(f"{display(path)}: {error}") from None
 

@@ -105,6 +105,11 @@ def load(path: str | os.PathLike) -> Collection:
         names, origin = stored.pop("files"), rows.Origin(**stored)
     except (KeyError, TypeError, FileNotFoundError, RuntimeError) as error:
         raise ValueError(f"{display(path)} holds a damaged index: build it again.") from error
+    if not origin.is_current:
+        raise ValueError(
+            f"{display(path)} is of an earlier version, which resized images otherwise: extract the features, and build it "
+            "again."
+        )
     if graph.ntotal != len(names):
         raise ValueError(
             f"{display(path)} has {graph.ntotal} images in its graph and {len(names)} names: build it again."

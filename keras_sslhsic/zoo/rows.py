@@ -16,6 +16,7 @@ from keras_sslhsic.encoders import identity
 from keras_sslhsic.files import display, is_utf8
 
 ENDINGS = (".npz", ".parquet")
+RESIZED = "bicubic"  # as `data.central` does it, where earlier versions had bilinear squares
 _SHARD = re.compile(r"features-(\d{5,})-of-(\d{5,})\.parquet")
 _EXPANDED = 64  # bytes of a .parquet file's rows for one of the file: features are hardly compressed
 
@@ -26,7 +27,13 @@ class Origin(NamedTuple):
     encoder: str  # its hash
     folder: str  # of the images
     image_size: str = ""  # side of the squares that they were made; empty where the encoder saw all of them
+    resized: str = ""  # how they were made so: `RESIZED`
     class_names: tuple[str, ...] = ()  # of features that are probabilities
+
+    @property
+    def is_current(self) -> bool:
+        """Whether images are made squares as they were."""
+        return self.resized == (RESIZED if self.image_size else "")
 
 
 class Row(NamedTuple):
@@ -87,6 +94,11 @@ def load(path: Path) -> tuple[dict[str, Row], Origin]:
         raise ValueError(
             f"{display(path)} was written by an earlier version, which knew encoders by their layers and weights alone, so "
             "that it may be of one with other operations: remove it to compute all of it again, or choose another output."
+        )
+    if not origin.is_current:
+        raise ValueError(
+            f"{display(path)} was written by an earlier version, which resized images otherwise: remove it to compute all of "
+            "it again, or choose another output."
         )
     return found, origin
 

@@ -141,14 +141,16 @@ def test_a_model_of_others_says_its_shapes_and_has_no_maps():
         found.maps()
 
 
-def test_a_cropping_or_longer_chain_is_not_taken_for_that_of_with_preprocessing(encoder):
+def test_a_padding_or_longer_chain_is_not_taken_for_that_of_with_preprocessing(encoder):
     network = encoder.get_layer("r18_1x")
     images = keras.Input((None, None, 1))
-    for crop in (False, True):
+    for how in ("stretched", "crop_to_aspect_ratio", "pad_to_aspect_ratio"):
         x = keras.layers.Rescaling(1 / 255)(images)
-        x = network(keras.ops.image.resize(x, (16, 16), crop_to_aspect_ratio=crop))
-        found = encoder_of(keras.Model(images, keras.layers.Identity(dtype="float32")(x)))
-        assert (found.spec.resize, bool(found.spec.stages)) == ((None, False) if crop else ((16, 16), True))
+        x = network(keras.ops.image.resize(x, (16, 16), **({} if how == "stretched" else {how: True})))
+        found = encoder_of(keras.Model(images, keras.layers.Identity(dtype="float32")(x))).spec
+        known = how != "pad_to_aspect_ratio"
+        assert (found.resize, bool(found.stages)) == ((16, 16) if known else None, known)
+        assert found.crop == (how == "crop_to_aspect_ratio")
     chain = [keras.layers.Conv2D(1, 1), keras.layers.Rescaling(1 / 255), network, keras.layers.Identity()]
     assert not encoder_of(keras.Sequential([keras.Input((16, 16, 1)), *chain])).spec.stages
 

@@ -1,10 +1,13 @@
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_sslhsic import load_pretrained
-from keras_sslhsic.encoders import Architecture, with_preprocessing
+from keras_sslhsic.encoders import Architecture, EncoderSpec, with_preprocessing
+from keras_sslhsic.encoders.base import preprocessed
 from keras_sslhsic.encoders.resnet import resnet
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -23,10 +26,31 @@ def images():
 def test_it_normalises_and_resizes(encoder, images):
     normalised = ((images / 255 - MEAN) / STD).astype(np.float32)
     np.testing.assert_allclose(with_preprocessing(encoder, MEAN, STD)(images), encoder(normalised), atol=1e-4)
-    for antialias in (False, True):
-        expected = encoder(tf.image.resize(normalised, (32, 40), antialias=antialias))
-        model = with_preprocessing(encoder, MEAN, STD, (32, 40), antialias)
-        np.testing.assert_allclose(model(images), expected, atol=1e-4)
+    # Of 50 x 70 the central 50 x 62 have the aspect ratio of 32 x 40 but for a part of a pixel, and 40 x 70 of 16 x 28.
+    for size, central in (
+        ((32, 40), np.s_[:, :, 4:66]),
+        ((16, 28), np.s_[:, 5:45]),
+        (32, np.s_[:, :, 10:60]),
+    ):
+        for antialias in (False, True):
+            model = with_preprocessing(encoder, MEAN, STD, size, antialias)
+            expected = encoder(tf.image.resize(normalised[central], model.spec.resize, antialias=antialias))
+            np.testing.assert_allclose(model(images), expected, atol=1e-4)
+
+
+def test_of_earlier_versions_images_are_stretched(encoder, images, tmp_path):
+    normalised = ((images / 255 - MEAN) / STD).astype(np.float32)
+    spec = dataclasses.replace(with_preprocessing(encoder, MEAN, STD, 32).spec, crop=False)
+    earlier = preprocessed(encoder, spec)
+    expected = encoder(tf.image.resize(normalised, (32, 32)))
+    np.testing.assert_allclose(earlier(images), expected, atol=1e-4)
+    fields = spec.to_dict()
+    del fields["crop"]
+    assert EncoderSpec.from_dict(fields) == spec
+    earlier.save(tmp_path / "earlier.keras")
+    found = load_pretrained(tmp_path / "earlier.keras")
+    assert found.spec == spec
+    np.testing.assert_allclose(found(images), expected, atol=1e-4)
 
 
 def test_every_way_of_calling_gives_the_same(encoder, images):

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from keras_sslhsic.evaluation.crops import resize_then_crop
+from keras_sslhsic.data.central import resize_then_crop
 from keras_sslhsic.evaluation.images import Split, of_arrays
 from keras_sslhsic.evaluation.loading import load, of_folder, of_tfds
 
@@ -91,17 +91,6 @@ def test_test_images_are_resized_by_their_short_side_and_cut(wide):
     assert images.dtype == np.float32 and labels.tolist() == [0] * 8 + [1] * 8
     np.testing.assert_array_equal(images[0], resize_then_crop(wide.read(0), 16, 18))
     assert not np.array_equal(images[0], resize_then_crop(wide.read(0), 16, 16))
-
-
-@pytest.mark.parametrize("side, blocks", [(40, 2), (64, 4), (31, 1)])
-def test_of_images_that_are_far_too_large_whole_blocks_are_averaged(side, blocks):
-    pixels = np.random.default_rng(0).integers(0, 256, (side, side + 8, 3), np.uint8)
-    split = Split(lambda _: pixels, np.zeros(1, np.int64), (16, 16, 3), short_side=16)
-    (images, _), *_ = first(split.batches(1), 1)
-    height, width = side // blocks, (side + 8) // blocks
-    means = pixels.reshape(height, blocks, width, blocks, 3).mean(axis=(1, 3))
-    # OpenCV rounds the means to integers; the weights of a bicubic pixel are below 1.3 in sum of their sizes, along each axis.
-    np.testing.assert_allclose(images[0], resize_then_crop(means, 16, 16), atol=0.5 * 1.3**2 + 1e-3)
 
 
 def test_broken_files_are_left_out_of_tests_and_replaced_in_training(folder, monkeypatch, tmp_path):

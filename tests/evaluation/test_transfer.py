@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from keras_sslhsic.data.central import resize_then_crop
 from keras_sslhsic.evaluation import logistic_regression, transfer, transfer_finetune
-from keras_sslhsic.evaluation.crops import resize_then_crop
 from keras_sslhsic.evaluation.fine_tuning import FinetuneRecipe, recipes
 from keras_sslhsic.evaluation.images import of_arrays
 from keras_sslhsic.evaluation.transfer_sets import SETS, TransferSplits, load

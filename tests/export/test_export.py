@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import tensorflow as tf
+import tiny
 from PIL import Image
 
 from keras_sslhsic import export
@@ -33,7 +34,7 @@ def test_signature_gives_the_same_features(encoder, real_images, saved_model):
     )
     for images in real_images:
         features = served(image=tf.constant(images))["features"]
-        np.testing.assert_allclose(features, encoder(images), atol=1e-4)
+        np.testing.assert_allclose(features, encoder(tiny.served(images, 32)), atol=1e-4)
 
 
 def test_every_weight_is_written_once(encoder, saved_model):
@@ -48,8 +49,8 @@ def test_encoded_files_of_any_size_in_one_batch(encoder, real_images, saved_mode
     png = [tf.io.encode_png(images[0]) for images in real_images]
     jpeg = tf.io.encode_jpeg(real_images[1][1], quality=95)
     features = served(bytes=tf.stack([*png, jpeg]))["features"]
-    expected = [encoder(images[:1])[0] for images in real_images]
-    expected.append(encoder(decode(jpeg.numpy())[None])[0])
+    expected = [encoder(tiny.served(images[:1], 32))[0] for images in real_images]
+    expected.append(encoder(tiny.served([decode(jpeg.numpy())], 32))[0])
     np.testing.assert_allclose(features, expected, atol=1e-4)
 
 
@@ -78,18 +79,19 @@ def test_encoders_of_a_fixed_size_that_resize(sides, real_images, tmp_path):
     resized = keras.ops.image.resize(pixels, (20, 20))
     features = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3, activation="relu")(resized))
     encoder = keras.Model(pixels, features)
-    expected = []
+    extracted, served = [], []
     (tmp_path / "images").mkdir()
     for i, images in enumerate(real_images):
         Image.fromarray(images[0]).save(tmp_path / "images" / f"{i}.png")
-        fitted = tf.image.resize(images[:1], (sides[0] or images.shape[1], 40))
-        expected.append(encoder(fitted)[0])
-    extracted = extract(encoder, tmp_path / "images", tmp_path / "out.npz").out
-    np.testing.assert_allclose(np.load(extracted)["features"], expected, rtol=1e-4)
+        stretched = tf.image.resize(images[:1], (images.shape[1], 40))
+        extracted.append(encoder(tiny.extracted(images[:1], 40) if sides[0] else stretched)[0])
+        served.append(encoder(tiny.served(images[:1], 40) if sides[0] else stretched)[0])
+    found = np.load(extract(encoder, tmp_path / "images", tmp_path / "out.npz").out)["features"]
+    np.testing.assert_allclose(found, extracted, rtol=1e-4)
     export_saved_model(encoder, tmp_path / "model")
-    served = tf.saved_model.load(str(tmp_path / "model")).signatures["encoded"]
+    encoded = tf.saved_model.load(str(tmp_path / "model")).signatures["encoded"]
     files = tf.stack([tf.io.encode_png(images[0]) for images in real_images])
-    np.testing.assert_allclose(served(bytes=files)["features"], expected, rtol=1e-4)
+    np.testing.assert_allclose(encoded(bytes=files)["features"], served, rtol=1e-4)
 
 
 def test_encoders_of_whole_numbers(real_images, tmp_path):
@@ -242,7 +244,7 @@ def test_it_serves_and_fine_tunes_where_this_package_is_not(
         saved_model, trained = tmp_path / "kept", len(encoder.trainable_variables)
         export_saved_model(encoder, saved_model, keep_batch_norm=True)
     arrays = {f"x{i}": images for i, images in enumerate(real_images)}
-    arrays |= {f"y{i}": encoder(images) for i, images in enumerate(real_images)}
+    arrays |= {f"y{i}": encoder(tiny.served(images, 32)) for i, images in enumerate(real_images)}
     np.savez(tmp_path / "data.npz", **arrays)
     (tmp_path / "load.py").write_text(LOAD_ALONE)
     run = subprocess.run(
@@ -328,7 +330,9 @@ def test_litert_gives_the_same_features(encoder, real_images, tmp_path):
         interpreter.allocate_tensors()
         interpreter.set_tensor(given["index"], images)
         interpreter.invoke()
-        np.testing.assert_allclose(interpreter.get_tensor(returned["index"]), encoder(images), atol=1e-4)
+        np.testing.assert_allclose(
+            interpreter.get_tensor(returned["index"]), encoder(tiny.served(images, 32)), atol=1e-4
+        )
 
 
 @pytest.mark.parametrize("file", ["a.tflite", "a.onnx"])
@@ -370,9 +374,9 @@ def test_what_onnx_runtime_cannot_load_is_an_error(convolution, tmp_path):
 def test_a_converted_file_that_answers_otherwise_is_refused(answer, message):
     pixels = keras.Input((4, 4, 3))
     mean = keras.Model(pixels, keras.layers.GlobalAveragePooling2D()(keras.layers.Rescaling(1 / 255)(pixels)))
-    check_answer(encoder_of(mean), lambda image: image.mean((1, 2)) / 255, "LiteRT")
+    check_answer(encoder_of(mean), None, lambda image: image.mean((1, 2)) / 255, "LiteRT")
     with pytest.raises(ValueError, match=f"LiteRT .*{message}"):
-        check_answer(encoder_of(mean), lambda image: answer(image.mean((1, 2)) / 255), "LiteRT")
+        check_answer(encoder_of(mean), None, lambda image: answer(image.mean((1, 2)) / 255), "LiteRT")
 
 
 def test_layers_that_cannot_be_copied_are_served_unfolded(tmp_path):
@@ -394,7 +398,7 @@ def test_onnx_gives_the_same_features(encoder, real_images, tmp_path):
     assert [i.name for i in session.get_inputs()] == ["image"]
     for images in real_images:
         (features,) = session.run(["features"], {"image": images})
-        np.testing.assert_allclose(features, encoder(images), atol=1e-4)
+        np.testing.assert_allclose(features, encoder(tiny.served(images, 32)), atol=1e-4)
 
 
 def test_onnx_without_tf2onnx_says_what_to_install(encoder, tmp_path, monkeypatch):
@@ -413,7 +417,7 @@ def test_onnx_without_tf2onnx_says_what_to_install(encoder, tmp_path, monkeypatc
 )
 def test_export_goes_by_the_ending(path, function, encoder, monkeypatch):
     calls = []
-    monkeypatch.setattr(formats, function, lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(formats, function, lambda *arguments, **_: calls.append(arguments))
     export.write(encoder, path)
     assert [call[:2] for call in calls] == [(encoder, path)]
 

@@ -8,12 +8,14 @@ import keras
 import numpy as np
 import pyarrow
 import pytest
+import tiny
 from PIL import Image
 from pyarrow import parquet
 
 from keras_sslhsic import lock
 from keras_sslhsic.encoders import Encoder, with_preprocessing
 from keras_sslhsic.evaluation import encoder_hash
+from keras_sslhsic.evaluation.loading import of_folder
 from keras_sslhsic.zoo import extract as module
 from keras_sslhsic.zoo import load_pretrained, rows
 from keras_sslhsic.zoo.extract import extract
@@ -42,7 +44,9 @@ def seen_names(monkeypatch):
 
 
 def expected(encoder, images):
-    return np.stack([np.asarray(encoder(pixels[None]))[0] for pixels in images.values()])
+    size = encoder.spec.size_for(None)
+    seen = (tiny.extracted([pixels], size) if size else pixels[None] for pixels in images.values())
+    return np.concatenate([encoder(pixels) for pixels in seen])
 
 
 def test_rows_are_keyed_by_file_and_broken_ones_listed(encoder, folder, tmp_path):
@@ -124,7 +128,7 @@ def test_changed_and_repaired_images_are_computed_again_and_gone_ones_left_out(
     assert not (tmp_path / f"out.{ending}.broken.txt").exists()
     fresh = extract(encoder, root, tmp_path / f"fresh.{ending}")
     assert (fresh.rows, fresh.computed, fresh.gone) == (7, 7, 0)
-    read = [rows.read([path], encoder_hash(encoder))[0] for path in (result.out, fresh.out)]
+    read = [rows.read([path], encoder_hash(encoder), "32")[0] for path in (result.out, fresh.out)]
     assert list(read[0]) == list(read[1])
     for name, row in read[0].items():
         np.testing.assert_allclose(row.features, read[1][name].features, rtol=1e-5, atol=1e-6)
@@ -295,9 +299,33 @@ def test_rows_of_a_version_that_did_not_know_operations_are_not_taken(encoder, f
     assert out.read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["out.npz", "out.parquet"])
+def test_features_of_images_that_were_resized_otherwise_are_not_added_to(
+    encoder, folder, tmp_path, monkeypatch, name
+):
+    root, _ = folder
+    monkeypatch.setattr(rows, "RESIZED", "")  # as earlier versions, which did not say it
+    extract(encoder, root, tmp_path / name)
+    monkeypatch.undo()
+    before = (tmp_path / name).read_bytes()
+    with pytest.raises(ValueError, match="by an earlier version, which resized images otherwise: remove it"):
+        extract(encoder, root, tmp_path / name)
+    assert (tmp_path / name).read_bytes() == before
+
+
+def test_an_encoder_is_measured_on_what_is_extracted(encoder, folder, tmp_path):
+    root, _ = folder
+    (root / "b" / "2.png").unlink()  # the broken one
+    found = np.load(extract(encoder, root, tmp_path / "out.npz").out)
+    split = of_folder(root, size=32, short_side=32)
+    (images, _), *_ = split.batches(7)
+    np.testing.assert_allclose(encoder(images), found["features"], rtol=1e-5, atol=1e-6)
+
+
 def same(path, other, encoder):
     """Whether two outputs hold the same, up to how batches of another size are rounded."""
-    one, two = (rows.read([each], encoder_hash(encoder))[0] for each in (path, other))
+    size = encoder.spec.size_for(None)
+    one, two = (rows.read([each], encoder_hash(encoder), str(size or ""))[0] for each in (path, other))
     assert list(one) == list(two)
     for name, row in one.items():
         assert (row.stamp, row.reason) == (two[name].stamp, two[name].reason)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from keras_sslhsic import compat, files, lock
+from keras_sslhsic.encoders import EncoderSpec
 from keras_sslhsic.export import saved_model
 from keras_sslhsic.zoo import convert, model_files, pack, registry
 from keras_sslhsic.zoo.load import load_pretrained
@@ -92,12 +93,14 @@ def test_exporting_over_an_earlier_export(tmp_path, monkeypatch, exchanges):
     if not exchanges:
         monkeypatch.setattr(files, "_exchange_names", lambda *paths: False)
 
-    def write(model, spec, folder, max_pixels):  # tracing takes seconds
+    def write(model, spec, folder, size, max_pixels):  # tracing takes seconds
         for name in ("saved_model.pb", "variables/variables.index"):
             files.write_text(f"{folder}/{name}", model)
 
     monkeypatch.setattr(saved_model, "write", write)
-    monkeypatch.setattr(saved_model, "encoder_of", lambda name: types.SimpleNamespace(name=name, spec=None))
+    monkeypatch.setattr(
+        saved_model, "encoder_of", lambda name: types.SimpleNamespace(name=name, spec=EncoderSpec(8, 8, 1, 4))
+    )
     monkeypatch.setattr(saved_model, "folded", lambda encoder: encoder.name)
     target = tmp_path / "served" / "1"
     saved_model.export_saved_model("new", target)

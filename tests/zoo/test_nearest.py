@@ -1,5 +1,6 @@
 """Neighbours in a collection against all similarities in float64."""
 
+import json
 import shutil
 
 import numpy as np
@@ -106,6 +107,12 @@ def test_what_cannot_be_searched_is_said(collection, encoder, photos, tmp_path):
             nearest.index(photos / "features.npz", taken)
     with pytest.raises(FileNotFoundError, match="photos holds no index: make one with `keras-sslhsic index`"):
         nearest.load(photos / "photos")
+    shutil.copytree(photos / "index", tmp_path / "earlier")
+    stored = json.loads((tmp_path / "earlier" / "images.json").read_text())
+    assert stored.pop("resized") == "bicubic" and stored["image_size"] == "32"
+    (tmp_path / "earlier" / "images.json").write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match="earlier is of an earlier version, which resized images otherwise"):
+        nearest.load(tmp_path / "earlier")
     shutil.copytree(photos / "index", tmp_path / "damaged")
     for name, content in (("graph.faiss", b"nothing"), ("images.json", b"{}")):
         (tmp_path / "damaged" / name).write_bytes(content)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_sslhsic import files
-from keras_sslhsic.encoders import build_encoder, resized, with_preprocessing
+from keras_sslhsic.encoders import build_encoder, with_preprocessing
 from keras_sslhsic.zoo import pack, registry
 from keras_sslhsic.zoo.load import load_pretrained
 from keras_sslhsic.zoo.registry import Entry
@@ -56,16 +56,6 @@ def test_a_file_is_not_replaced_by_a_folder(encoder, tmp_path):
     with pytest.raises(OSError, match="notes is a file: give the name of a folder"):
         save_pretrained(encoder, tmp_path / "notes")
     assert (tmp_path / "notes").read_text() == "mine"
-
-
-def test_an_encoder_that_resizes_keeps_the_licence_and_not_the_metrics(encoder, tmp_path):
-    save_pretrained(
-        encoder, tmp_path / "a", licence="CC BY-NC 4.0", recipe="ten epochs", metrics={"kNN": 83.0}
-    )
-    smaller = resized(load_pretrained(tmp_path / "a"), 24)
-    entry = save_pretrained(smaller, tmp_path / "b")
-    assert (entry.licence, entry.recipe, entry.metrics) == ("CC BY-NC 4.0", "ten epochs", {})
-    assert (entry.input_size, load_pretrained(tmp_path / "b").spec.resize) == (24, (24, 24))
 
 
 def test_the_card_says_what_is_not_known(encoder, tmp_path):

@@ -7,11 +7,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiny
 from PIL import Image
 
 from keras_sslhsic import cli, export, load_pretrained, save_pretrained
 from keras_sslhsic.data import decode
-from keras_sslhsic.encoders import EncoderSpec, encoder_of, resized, with_preprocessing
+from keras_sslhsic.data.central import central_square
+from keras_sslhsic.encoders import EncoderSpec, encoder_of, with_preprocessing
 from keras_sslhsic.zoo.extract import extract
 
 
@@ -44,28 +46,29 @@ def test_files_keep_it_and_those_of_before_have_none(twelve, tmp_path):
     assert entry.trained_at == 12
     fields = twelve.spec.to_dict()
     del fields["trained_at"]
-    assert EncoderSpec.from_dict(fields).working_size is None
+    assert EncoderSpec.from_dict(fields).size_for(None) is None
     with pytest.raises(ValueError, match="spec of the encoder is damaged"):
         EncoderSpec.from_dict({**fields, "trained_at": "12"})
-    assert load_pretrained("r18_fashion").spec.working_size == 28  # its entry says it
+    assert load_pretrained("r18_fashion").spec.size_for(None) == 28  # its entry says it
 
 
 @pytest.mark.parametrize(
-    "height, width, resize, working, given",
+    "height, width, resize, expected",
     [
-        (None, None, None, 12, 12),
-        (8, 8, None, 8, None),
-        (8, 9, None, None, None),
-        (None, None, (16, 16), 16, None),
+        (None, None, None, 12),
+        (8, 8, None, 8),
+        (8, 9, None, None),
+        (None, 8, None, None),
+        (None, None, (16, 16), 16),
     ],
 )
-def test_what_the_network_sees_comes_before_it(height, width, resize, working, given):
+def test_what_the_network_sees_comes_before_it(height, width, resize, expected):
     spec = EncoderSpec(height, width, 3, 4, resize, trained_at=12)
-    assert (spec.working_size, spec.size_for(None)) == (working, given)
+    assert spec.size_for(None) == expected
     if height:
         with pytest.raises(ValueError, match=f"reads images of 8 x {width} pixels, found image_size=12"):
             spec.size_for(12)
-    else:
+    elif not width:
         assert spec.size_for(30) == 30
 
 
@@ -75,7 +78,7 @@ def test_features_are_of_images_of_that_size(twelve, photos, tmp_path):
         assert extract(twelve, photos, out, **given).image_size == size
         with np.load(out) as found:
             files = [decode.decode((photos / name).read_bytes()) for name in found["files"]]
-            expected = twelve(np.stack([decode.square(pixels, size) for pixels in files]))
+            expected = twelve(np.stack([central_square(pixels, size) for pixels in files]))
             np.testing.assert_allclose(found["features"], expected, rtol=1e-5, atol=1e-5)
             assert found["image_size"] == str(size)
         assert extract(twelve, photos, out, **given).computed == 0
@@ -105,17 +108,20 @@ def test_exports_resize_to_it(twelve, tmp_path):
         path = tmp_path / f"served{size}"
         export.write(twelve, path, **given)
         served = tf.saved_model.load(str(path)).signatures["serving_default"](image=images)["features"]
-        small = tf.image.resize(images, (size, size), antialias=True)
-        np.testing.assert_allclose(served, twelve(small), rtol=1e-4, atol=1e-4)
-    # So does what has no network inside of which it is known.
+        np.testing.assert_allclose(served, twelve(tiny.served(images, size)), rtol=1e-4, atol=1e-4)
+    # So does what has no network inside of which it is known, and nothing else is resized.
     layers = [
         keras.Input((None, None, 3)),
         keras.layers.MaxPooling2D(),
         keras.layers.GlobalAveragePooling2D(),
     ]
     plain = encoder_of(keras.Sequential(layers))
-    small = tf.image.resize(images, (8, 8))
-    np.testing.assert_allclose(resized(plain, 8)(images), plain(small), rtol=1e-5)
+    for name, given, seen in (("free", {}, images), ("eight", {"image_size": 8}, tiny.served(images, 8))):
+        export.export_saved_model(plain, tmp_path / name, **given)
+        served = tf.saved_model.load(str(tmp_path / name)).signatures["serving_default"](image=images)[
+            "features"
+        ]
+        np.testing.assert_allclose(served, plain(seen), rtol=1e-4)
 
 
 def test_the_commands_use_it_and_results_say_it(twelve, photos, tmp_path, monkeypatch, capsys):
