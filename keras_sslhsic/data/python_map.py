@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-_raised: list[Exception] = []  # the last that a function raised, without its frames, which hold the function
+_raised: list[
+    Exception
+] = []  # the last that functions raised, without their frames, which hold the functions
 
 
 @contextlib.contextmanager
@@ -28,11 +30,13 @@ def map_python(
     dataset: tf.data.Dataset,
     function: Callable[..., Mapping[str, np.ndarray]],
     specs: Mapping[str, tf.TensorSpec],
+    at_a_time: int = 2,
 ) -> tf.data.Dataset:
     """Maps a Python function over a stream; gives dicts, prefetched.
 
-    Two results are in flight, so that the end of one does not leave the threads idle. The function, and what it holds
-    (arrays, caches, threads), ends with the data set: TensorFlow would keep it as long as the process lives.
+    Two results are in flight, so that the end of one does not leave the threads of a function idle; `at_a_time` is for one that
+    has none. The function, and what it holds (arrays, caches, threads), ends with the data set: TensorFlow would keep it as long
+    as the process lives.
 
     It takes the members of a tuple of the stream as arrays, and returns arrays by their names, as the specs say.
     """
@@ -48,7 +52,7 @@ def map_python(
         except Exception as error:
             # The interpreter ends while batches are prefetched: no thread will decode, and nobody will look.
             if "cannot schedule new futures" not in str(error):
-                _raised[:] = [copy.copy(error)]
+                _raised[:] = [copy.copy(error), *_raised[:31]]  # calls run side by side
                 raise
             types = [spec.dtype.as_numpy_dtype for spec in specs.values()]
             sides = [[side or 0 for side in spec.shape] for spec in specs.values()]
@@ -61,6 +65,6 @@ def map_python(
             column.set_shape(spec.shape)
         return dict(zip(specs, columns, strict=True))
 
-    mapped = dataset.map(call, num_parallel_calls=2, deterministic=True)
+    mapped = dataset.map(call, num_parallel_calls=at_a_time, deterministic=True)
     mapped.function = function  # data sets that are made of this one, and iterators, keep it
     return mapped.prefetch(2)

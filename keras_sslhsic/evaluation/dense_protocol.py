@@ -17,6 +17,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_sslhsic import checks, files, pictures
+from keras_sslhsic.data.python_map import as_raised
 from keras_sslhsic.encoders import Encoder, encoder_hash, encoder_of
 from keras_sslhsic.evaluation import dense, metrics
 from keras_sslhsic.evaluation.dense import DenseRecipe, Task
@@ -29,6 +30,7 @@ from keras_sslhsic.evaluation.sweep import differing, planned, several_of, train
 _SHOWN = 4  # test images in the picture
 
 
+@as_raised()
 def evaluate(
     task: Task,
     encoder: keras.Model,

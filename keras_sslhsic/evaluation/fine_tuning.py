@@ -14,6 +14,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_sslhsic import checks, compat, files
+from keras_sslhsic.data.python_map import as_raised
 from keras_sslhsic.data.subsets import stratified_subset
 from keras_sslhsic.encoders import Encoder, check_images
 from keras_sslhsic.encoders.spec import EncoderSpec
@@ -118,6 +119,7 @@ def batch_norm_momentum(steps_per_epoch: int) -> float:
     return max(1.0 - 10.0 / steps_per_epoch, 0.9)
 
 
+@as_raised()
 def finetune(
     encoder: keras.Model,
     train: Labelled,

@@ -16,6 +16,7 @@ from keras_sslhsic.data import decode
 from keras_sslhsic.data.central import central_square
 from keras_sslhsic.data.images import unpack
 from keras_sslhsic.data.order import Order
+from keras_sslhsic.data.python_map import map_python
 from keras_sslhsic.encoders.checks import check_dataset, check_images
 from keras_sslhsic.evaluation.checks import check_labels
 from keras_sslhsic.evaluation.extraction import stacked
@@ -157,7 +158,12 @@ def _examples(numbers: tf.data.Dataset, example: Callable, specs: tuple) -> tf.d
         specs: tf.TensorSpec of the image and of the target, a label or a map.
     """
 
-    def group(epochs: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    columns = {
+        name: tf.TensorSpec([None, *spec.shape], spec.dtype)
+        for name, spec in zip(("image", "target"), specs, strict=True)
+    }
+
+    def group(epochs: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
         found = [example(int(e), int(n)) for e, n in zip(epochs, rows, strict=True)]
         found = [pair for pair in found if pair is not None]
         for image, _ in found:
@@ -165,19 +171,15 @@ def _examples(numbers: tf.data.Dataset, example: Callable, specs: tuple) -> tf.d
                 raise ValueError(
                     f"An image has the shape {image.shape}, where {tuple(specs[0].shape)} is expected."
                 )
-        return tuple(
-            np.array([pair[i] for pair in found], spec.dtype.as_numpy_dtype).reshape(-1, *spec.shape)
-            for i, spec in enumerate(specs)
-        )
+        return {
+            name: np.array([pair[i] for pair in found], spec.dtype.as_numpy_dtype).reshape(
+                -1, *spec.shape[1:]
+            )
+            for i, (name, spec) in enumerate(columns.items())
+        }
 
-    def call(epochs: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        kinds = [spec.dtype for spec in specs]
-        made = tf.numpy_function(group, [epochs, rows], kinds, stateful=False)
-        return tuple(
-            tf.ensure_shape(value, [None, *spec.shape]) for value, spec in zip(made, specs, strict=True)
-        )
-
-    return numbers.batch(_GROUP).map(call, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
+    groups = map_python(numbers.batch(_GROUP), group, columns, tf.data.AUTOTUNE)
+    return groups.map(lambda found: (found["image"], found["target"])).unbatch()
 
 
 def of_arrays(images: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | None = None) -> Split:

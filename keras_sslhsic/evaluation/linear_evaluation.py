@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from keras_sslhsic.data.python_map import as_raised
 from keras_sslhsic.data.subsets import stratified_split
 from keras_sslhsic.encoders import check_images
 from keras_sslhsic.evaluation import metrics
@@ -169,6 +170,7 @@ def linear_features(
     return replace(result, protocol="linear_features", num_train=len(train_labels))
 
 
+@as_raised()
 def linear(
     encoder: AnyEncoder,
     train: Labelled,

@@ -170,7 +170,7 @@ def of_folder(
 
     Raises:
         FileNotFoundError: if there is no such folder, or no image in it.
-        ValueError: if it has no two sub-folders with images. While images are read, `TooManyBrokenFiles`.
+        ValueError: if it has no two sub-folders with images. While a protocol reads images, `TooManyBrokenFiles`.
     """
     files = list_images(path)
     classes = class_labels(path, files)

@@ -2,13 +2,16 @@
 
 import itertools
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from PIL import Image
 
+from keras_sslhsic.data import TooManyBrokenFiles
 from keras_sslhsic.data.central import resize_then_crop
+from keras_sslhsic.evaluation import PROTOCOLS
 from keras_sslhsic.evaluation.images import Split, of_arrays
 from keras_sslhsic.evaluation.loading import load, of_folder, of_tfds
 
@@ -105,6 +108,24 @@ def test_broken_files_are_left_out_of_tests_and_replaced_in_training(folder, mon
     strict = of_folder(folder, size=8, short_side=8, channels=1, max_broken=0.01)
     with pytest.raises(tf.errors.UnknownError, match=r"1 of 24 files \(4.2%\) are broken"):
         first(strict.batches(10), 3)
+
+
+@pytest.mark.parametrize("protocol", ["knn", "linear", "finetune"])
+def test_too_many_broken_files_end_a_protocol_by_their_own_error(protocol, folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (folder / "class 1" / "06.png").write_bytes(b"no image")
+    images = of_folder(folder, size=8, short_side=8, channels=1)
+    encoder = keras.Sequential(
+        [keras.Input((8, 8, 1)), keras.layers.Conv2D(2, 3), keras.layers.GlobalMaxPooling2D()]
+    )
+    options: dict = {"knn": {}, "linear": {"epochs": 1}, "finetune": {"epochs": 1, "learning_rates": [0.1]}}[
+        protocol
+    ]
+    with (
+        pytest.warns(UserWarning),
+        pytest.raises(TooManyBrokenFiles, match=r"1 of 24 files \(4.2%\) are broken"),
+    ):
+        PROTOCOLS[protocol].run(encoder, {"train": images, "test": images}, **options)
 
 
 def test_parts_and_sums(arrays):
