@@ -35,8 +35,8 @@ def map_python(
     """Maps a Python function over a stream; gives dicts, prefetched.
 
     Two results are in flight, so that the end of one does not leave the threads of a function idle; `at_a_time` is for one that
-    has none. The function, and what it holds (arrays, caches, threads), ends with the data set: TensorFlow would keep it as long
-    as the process lives.
+    has none. The function, and what it holds (arrays, caches, threads), ends with the data set: TensorFlow would keep it as
+    long as the process lives.
 
     It takes the members of a tuple of the stream as arrays, and returns arrays by their names, as the specs say.
     """
