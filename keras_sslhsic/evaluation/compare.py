@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_sslhsic.encoders import encoder_hash
 from keras_sslhsic.evaluation.extraction import AnyEncoder, as_encoder
-from keras_sslhsic.evaluation.images import Labelled
+from keras_sslhsic.evaluation.images import Labelled, shape_of
 from keras_sslhsic.evaluation.protocol import PROTOCOLS, Features
 from keras_sslhsic.evaluation.results import Result
 
@@ -94,6 +94,11 @@ def compare(
             if "seed" in protocol.settings:
                 settings.setdefault("seed", seed)
             result = protocol.run(encoder, splits, features=features, verbose=verbose, **settings)
+            if (
+                not is_network
+            ):  # a function has no hash that would tell those of gray and of colour images apart
+                channels = shape_of(splits["test"])[-1]
+                result = dataclasses.replace(result, details={**result.details, "channels": channels})
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
             yield dataclasses.replace(
                 result, label=label, encoder=name, encoder_hash=digest, data=data, time=now

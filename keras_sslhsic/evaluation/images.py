@@ -285,6 +285,12 @@ def count_classes(splits: Mapping[str, Any], given: int | None = None) -> int | 
 
 def describe(data: Labelled) -> dict[str, Any]:
     """What a record says of test images."""
-    if isinstance(data, tf.data.Dataset):
-        return {"image_size": unpack(data.element_spec)[0].shape[1]}
-    return data.recipe() if isinstance(data, Split) else {"image_size": np.shape(unpack(data)[0])[1]}
+    return data.recipe() if isinstance(data, Split) else {"image_size": shape_of(data)[0]}
+
+
+def shape_of(data: Labelled) -> tuple[int | None, ...]:
+    """Height, width and channels of images; None in a place is not known."""
+    if isinstance(data, Split):
+        return data.shape
+    images, _ = unpack(data.element_spec if isinstance(data, tf.data.Dataset) else data)
+    return tuple(np.shape(images) if isinstance(images, list) else images.shape)[1:]

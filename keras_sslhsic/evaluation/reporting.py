@@ -1,7 +1,7 @@
 """One table and one chart of many results, beside the paper's.
 
-Two results are one only if protocol, recipe, seed, number of training images, metric, encoder (name and hash) and data (name
-and number of test images) are all the same; the later one then replaces the earlier.
+Two results are one only if protocol, recipe, seed, number of training images, metric, encoder (name and hash, of a function the
+channels that it was given) and data (name and number of test images) are all the same; the later one then replaces the earlier.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from keras_sslhsic.evaluation import paper, results
 from keras_sslhsic.evaluation.metrics import wilson_interval
 from keras_sslhsic.evaluation.results import Result
 from keras_sslhsic.files import check_writable, display, write_text
+from keras_sslhsic.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,6 +40,7 @@ class Row(NamedTuple):
     hash: str
     data: str
     num_test: int | None
+    channels: int | None = None  # of what is no network, and has no hash
 
 
 class Measure(NamedTuple):
@@ -89,14 +91,15 @@ def table(records: Iterable[Result]) -> str:
     labels = _labels(cells)
     columns = list(dict.fromkeys(labels.values()))
     head = ["encoder", "hash", "data", "test images", *columns]
-    alike = Counter(row._replace(hash="") for row in cells)
+    alike = Counter(row._replace(hash="", channels=None) for row in cells)
     lines = []
     for row, found in cells.items():
         texts = {labels[measure]: _format(record) for measure, record in found.items()}
         values = [texts.get(column, "-") for column in columns]
         name, times = row.encoder, sorted(record.time for record in found.values() if record.time)
-        if alike[row._replace(hash="")] > 1 and times:
-            name = f"{name}, measured {times[0][:16].replace('T', ' ')}"
+        if alike[row._replace(hash="", channels=None)] > 1:
+            name += f", {counted(row.channels, 'channel')}" if row.channels else ""
+            name += f", measured {times[0][:16].replace('T', ' ')}" if times else ""
         lines.append([name, row.hash, row.data, f"{row.num_test or '?'}", *values])
     recipes = {
         f"- {label} on {measure.data}: "
@@ -164,7 +167,8 @@ def _cells(records: Iterable[Result]) -> dict[Row, dict[Measure, Result]]:
         given = {"seed": record.seed, "num_train": record.num_train, "fraction": fraction}
         settings = {name: value for name, value in given.items() if value is not None}
         recipe = json.dumps({**settings, **record.recipe, "metric": record.metric}, sort_keys=True)
-        row = Row(record.encoder, record.encoder_hash or "", data, record.num_test)
+        channels = record.details.get("channels")
+        row = Row(record.encoder, record.encoder_hash or "", data, record.num_test, channels)
         measure = Measure(data, record.protocol, fraction, record.metric, recipe)
         cells.setdefault(row, {})[measure] = record
     return cells

@@ -268,6 +268,7 @@ def test_encoders_beside_each_other(make_encoder, splits):
     assert all(result.data == "pictures" and result.time and 0 < result.value <= 1 for result in found)
     assert [result.seed for result in found[:4]] == [None, 7, 3, 7]
     assert found[0].encoder_hash and found[-1].encoder_hash is None
+    assert "channels" not in found[0].details and found[-1].details["channels"] == 1
     alone = PROTOCOLS["knn"].run(encoder, splits, k=20)
     assert (found[0].value, found[0].recipe) == (alone.value, alone.recipe)
 

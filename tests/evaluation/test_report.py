@@ -191,6 +191,16 @@ def test_results_of_version_0_1_0_stand_in_the_table_of_new_ones():
     assert [line[4][:4] for line in lines[2:]] == ["61.2", "25.0", "79.3"]
 
 
+def test_pixels_of_gray_and_of_coloured_images_are_two_rows():
+    """No hash tells them apart, where both runs read one folder."""
+    pixels = {**RECORD, "encoder": "raw pixels", "encoder_hash": None, "data": "photos"}
+    gray, coloured = ({**pixels, "channels": channels, "value": channels / 5} for channels in (1, 3))
+    assert [line[0] for line in cells(table([gray, gray]))[2:]] == ["raw pixels"]
+    found = cells(table([gray, coloured]))[2:]
+    assert [line[0] for line in found] == ["raw pixels, 1 channel", "raw pixels, 3 channels"]
+    assert [line[4].split()[0] for line in found] == ["20.0", "60.0"]
+
+
 def test_the_papers_rows_name_their_tables():
     finetuned = {"protocol": "finetune", "value": 0.5, "interval": [0.4, 0.6], "encoder": "a"}
     text = table(
