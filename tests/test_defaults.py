@@ -1,5 +1,6 @@
 """What a run trains with where its config says no more than its images."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,16 @@ def test_what_the_command_says_comes_before_what_suits(chosen, capsys):
     assert (found.name, found.data.path, found.views.size) == ("folder", "flat", 16)
     assert "num_classes" not in found.model and not len(found.evals)
     assert found.data.image_size == 18
+
+
+def test_a_preset_of_views_leaves_what_else_suits(chosen, capsys):
+    found = chosen("--data", "classes", "--config.views=small_image", "--config.views.flip=0.25")
+    assert views.get(found.views) == dataclasses.replace(views.small_image(), flip=0.25)
+    assert (found.batch_size, found.data.image_size, found.model.num_classes) == (2, 32, 2)
+    assert found.evals.to_dict() == {"knn": {}} and found.encoder.width == 0.5
+    told = capsys.readouterr().out
+    assert "  views: 32 pixels, the size of the images, but views=small_image\n" in told
+    assert chosen("--data", "gray", "--config.views=grayscale").data.channels == 1
 
 
 @pytest.mark.filterwarnings("ignore:data.source=folder")

@@ -153,8 +153,9 @@ def _run_config(options: argparse.Namespace) -> Any:
 
     def say(line: str) -> None:
         """A line of what was chosen, with what was given otherwise."""
-        section = f"{line.partition(':')[0].strip()}."
-        own = [given for given in options.overrides if given.startswith(section) and section != "views."]
+        section = line.partition(":")[0].strip()
+        own = [given for given in options.overrides if re.match(rf"{section}[.=]", given)]
+        own = [given for given in own if not given.startswith("views.")]
         print(f"{line}, but {', '.join(own)}" if own else line)
 
     return config.overridden(

@@ -96,10 +96,14 @@ def overridden(
     # Choices come first: they say which other fields there are.
     fields = sorted(given, key=lambda field: (*_FIRST, field).index(field))
     before = [field for field in fields if "." not in field or field.startswith("data.")]
-    if "views.size" in given and "views" not in config and config.get("data"):
-        # The size alone: what else is done to them is filled in.
-        config["views"] = ConfigDict({"size": given.pop("views.size")})
-        fields.remove("views.size")
+    if "views" not in config and config.get("data"):
+        # What is filled in goes by the size alone.
+        if isinstance(given.get("views"), str):
+            config["views"] = ConfigDict({"size": views.get(given["views"]).size})
+            before.remove("views")
+        elif "views.size" in given:
+            config["views"] = ConfigDict({"size": given.pop("views.size")})
+            fields.remove("views.size")
     for field in before:
         set_field(config, field, given[field])
     config = filled(config)
