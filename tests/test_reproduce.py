@@ -77,18 +77,22 @@ def test_a_choice_is_made_on_held_out_images_and_trends_are_paired(tmp_path):
     # Not a pair: measured on other test images.
     record(file, {**once.small, "loss.gamma": 1.0}, 3, 0.0, 0.5, num_test=10_000)
     assert set(reproduce.records_of(file, anew)) == {1, 2, 3} == set(reproduce.records_of(file, once))
+    assert reproduce.progress(file)[0] == 6
+    record(file, {**anew.small, "loss.gamma": 1.0}, 17, 0.0, 0.75)  # of no default seed, and in the table too
+    assert set(reproduce.records_of(file, anew)) == {1, 2, 3, 17}
+    assert reproduce.progress(file)[0] == 6
     trend = next(reproduce.trends(of, file))
     assert trend.differences == pytest.approx((10.0, 9.0))
     mean, half = trials.interval(trend.differences)
     assert (mean, half) == (pytest.approx(9.5), pytest.approx(12.706 * 0.5, rel=1e-3))
     assert trend.verdict == "shown"
     lines = list(reproduce.small_lines(of, file))
-    assert any(line.startswith("| drawn anew, 64 features | ") and "| 3 | 2,000 |" in line for line in lines)
+    assert any(line.startswith("| drawn anew, 64 features | ") and "| 4 | 2,000 |" in line for line in lines)
     assert any(
         line.startswith("| drawn once, 64 features | ") and "| 2,000 and 10,000 |" in line for line in lines
     )
     # One process goes on with what another has written.
-    assert len(trials.load(file)) == 10
+    assert len(trials.load(file)) == 11
 
 
 def test_a_record_that_was_cut_short_loses_itself_alone(tmp_path):

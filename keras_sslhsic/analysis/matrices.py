@@ -78,7 +78,8 @@ def kernel_matrix(x: Any, kernel: Any = "imq", y: Any = None) -> np.ndarray:
 
     Args:
         x: features [n, F].
-        kernel: a name or a `hsic.kernels.Kernel`. Features that are not of unit norm want a scale: see `median_scale`.
+        kernel: a name or a `hsic.kernels.Kernel`. Features that are not of unit norm want a scale: see `median_scale`. That of
+            "linear" is the inner product, of features of any norm.
         y: features [m, F]; None: x.
 
     Returns:
@@ -88,8 +89,12 @@ def kernel_matrix(x: Any, kernel: Any = "imq", y: Any = None) -> np.ndarray:
         ValueError: for another shape, what is not finite, or features of two sizes.
     """
     x, y = pair_of(x, x if y is None else y)
+    kernel = kernels.get(kernel)
+    if isinstance(kernel, kernels.Linear):  # of small distances, 1 - s / 2 would be rounded to 1
+        factor = float(kernel.scale) ** -2
+        return factor * (x @ y.T) + (1.0 - factor)
     s = kernels.squared_distances(tf.constant(x), tf.constant(y))
-    return kernels.get(kernel).value(s).numpy()
+    return kernel.value(s).numpy()
 
 
 def label_matrix(labels: Any) -> np.ndarray:

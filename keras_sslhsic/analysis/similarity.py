@@ -12,9 +12,8 @@ from keras_sslhsic.hsic.estimators import hsic
 def cka(k: Any, l: Any, unbiased: bool = False) -> float:  # noqa: E741
     """Centred kernel alignment (Cortes et al. 2012; Kornblith et al. 2019): HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)).
 
-    Of linear kernels it is the linear CKA; `kernel_matrix(x, "linear")` serves for features of any norm, as what that kernel
-    adds to inner products is centred away. It is between 0 and 1, if biased, and 1 of kernels that differ by a factor and a
-    constant.
+    Of linear kernels, `kernel_matrix(x, "linear")`, it is the linear CKA. It is between 0 and 1, if biased, and 1 of kernels
+    that differ by a factor and a constant.
 
     Args:
         k: kernel matrix [n, n].
@@ -29,7 +28,7 @@ def cka(k: Any, l: Any, unbiased: bool = False) -> float:  # noqa: E741
     """
     k, l = map(tf.constant, matrices_of(k, l, 2))  # noqa: E741
     kl, kk, ll = (float(hsic(a, b, unbiased=unbiased)) for a, b in ((k, l), (k, k), (l, l)))
-    return kl / np.sqrt(kk * ll) if kk > 0 and ll > 0 else 0.0
+    return kl / (np.sqrt(kk) * np.sqrt(ll)) if kk > 0 and ll > 0 else 0.0
 
 
 def kernel_target_alignment(k: Any, l: Any) -> float:  # noqa: E741

@@ -174,7 +174,7 @@ def weights_of(encoder: Encoder) -> tuple[dict[str, Any], dict[str, np.ndarray]]
     ]
     counts = tuple(sum(group == str(g) for (group,) in blocks) for g in range(4))
     bottleneck = "group0_block0_conv2" in layers
-    number = _NUMBERS.get((counts, bottleneck))
+    number, stem = _NUMBERS.get((counts, bottleneck)), 0
     same = False
     if number and "stem_conv" in layers:
         stem = layers["stem_conv"].kernel.shape[-1]
@@ -185,8 +185,10 @@ def weights_of(encoder: Encoder) -> tuple[dict[str, Any], dict[str, np.ndarray]]
         }
     if not same:
         raise ValueError(
-            f"Mask R-CNN takes the weights of a ResNet of `build_encoder` with the stem for large images, found "
-            f"{encoder.name!r}: for boxes with another encoder, give its maps to keras-hub."
+            "Mask R-CNN takes the weights of a ResNet of `build_encoder` with the stem for large images and channels that "
+            f"double from group to group, which they do for a width that is a multiple of 1/64, found {encoder.name!r}"
+            + (f" with a stem of {stem}" if stem else "")
+            + ": for boxes with another encoder, give its maps to keras-hub."
         )
     arrays = {
         name: np.stack(values) if len(values := layer.get_weights()) == 4 else values[0]

@@ -54,8 +54,17 @@ def cross_entropy(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 
 def confusion(target: np.ndarray, predicted: np.ndarray, num_classes: int) -> np.ndarray:
-    """Pixels of each class (rows) that are predicted as each class, without void: float64 [K * K]."""
+    """Pixels of each class (rows) that are predicted as each class, without void: float64 [K * K].
+
+    Raises:
+        ValueError: for a class that is none of the K, where it counts.
+    """
     counts = target != VOID
+    for name, classes in (("target", target[counts]), ("predicted", predicted[counts])):
+        if classes.size and not 0 <= classes.min() <= classes.max() < num_classes:
+            raise ValueError(
+                f"Expected {name} classes below {num_classes}, found {classes.min()} to {classes.max()}."
+            )
     pairs = num_classes * target[counts].astype(np.int64) + predicted[counts]
     return np.bincount(pairs, minlength=num_classes**2).astype(np.float64)
 

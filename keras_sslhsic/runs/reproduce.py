@@ -79,8 +79,13 @@ def chosen(file: Path, row: Row, run: bool = False) -> Changes | None:
     return row.choices[int(np.argmax(accuracy))] if len(accuracy) == len(row.choices) else None
 
 
-def records_of(file: Path, row: Row, seeds: Sequence[int] = SEEDS, run: bool = False) -> dict[int, Record]:
-    """Seed -> record of a row; those that lack are trained now to `run`."""
+def records_of(
+    file: Path, row: Row, seeds: Sequence[int] | None = None, run: bool = False
+) -> dict[int, Record]:
+    """Seed -> record of a row, by default of all that there are; those that lack are trained now to `run`."""
+    if seeds is None:
+        known = [record["settings"] for record in trials.load(file) if "settings" in record]
+        seeds = sorted({settings["seed"] for settings in known if settings["data"]["holdout"] == 0})
     choice = chosen(file, row, run) if row.small is not None else None
     if row.small is None or choice is None:
         return {}
@@ -103,7 +108,7 @@ def progress(file: Path) -> tuple[int, int]:
         for row in of.rows
         if row.small is not None
     }
-    return sum(len(records_of(file, row)) for row in small.values()), len(SEEDS) * len(small)
+    return sum(len(records_of(file, row, SEEDS)) for row in small.values()), len(SEEDS) * len(small)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,6 +41,17 @@ def test_linear_cka_is_that_of_the_features_and_invariant(n, size, seed):
     assert analysis.cka(k, k) == pytest.approx(1.0, rel=1e-12)
 
 
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_linear_cka_does_not_depend_on_the_scale(unbiased):
+    x, y = samples(20, 5, 0), samples(20, 7, 1)
+    y[:, :3] += x[:, :3]
+    l = analysis.kernel_matrix(y, "linear")  # noqa: E741
+    found = [
+        analysis.cka(analysis.kernel_matrix(c * x, "linear"), l, unbiased) for c in (1.0, 1e-6, 1e-30, 1e20)
+    ]
+    np.testing.assert_allclose(found, found[0], rtol=1e-9)
+
+
 def test_unbiased_cka_does_not_grow_with_the_dimensions_and_a_constant_kernel_has_none():
     values = [
         [

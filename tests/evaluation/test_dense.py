@@ -117,6 +117,10 @@ def test_miou_against_scikit_learn():
         np.uint8
     )
     targets[:, 2] = VOID
+    with pytest.raises(ValueError, match="Expected predicted classes below 5, found 7 to 7"):
+        segmentation.confusion(np.zeros([2, 2]), np.full([2, 2], 7), 5)
+    with pytest.raises(ValueError, match="Expected target classes below 5, found -1 to 0"):
+        segmentation.confusion(np.array([[0, -1]]), np.zeros([1, 2]), 5)
     sums = sum(segmentation.confusion(t, p, 5) for t, p in zip(targets, predicted, strict=True))
     counts = targets != VOID
     expected = jaccard_score(targets[counts], predicted[counts], labels=range(4), average=None)

@@ -116,6 +116,8 @@ def test_weights_are_those_of_a_resnet():
     for wrong in (small, encoder_of(other), tiny(Architecture((1, 1, 2, 1), (16, 32, 64, 128), False, 16))):
         with pytest.raises(ValueError, match="takes the weights of a ResNet of `build_encoder`"):
             detection.weights_of(wrong)
+    with pytest.raises(ValueError, match=r"a multiple of 1/64, found .* with a stem of 6: "):
+        detection.weights_of(tiny(architecture("r18_1x", 0.1)))
 
 
 def test_the_engine_must_be_named(monkeypatch, tmp_path):
