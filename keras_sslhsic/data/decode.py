@@ -123,8 +123,16 @@ def _needed(image: "Image.Image", stored: int) -> int:
 def _to_mode(image: "Image.Image", mode: str) -> "Image.Image":
     from PIL import Image
 
+    key = image.info.get("transparency")
     if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion saturates instead of scaling
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        values = np.asarray(image)
+        image = Image.fromarray((values >> 8).astype(np.uint8))
+        if isinstance(key, int):
+            image.putalpha(Image.fromarray(np.where(values == key, 0, 255).astype(np.uint8)))
+    elif (
+        isinstance(key, tuple) and max(key) > 255
+    ):  # of a colour of 16 bits Pillow keeps the high bytes alone
+        image.info["transparency"] = tuple(value >> 8 for value in key)
     if mode != "RGBA" and image.has_transparency_data:
         transparent = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), transparent)

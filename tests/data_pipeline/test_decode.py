@@ -115,6 +115,18 @@ def test_palettes(encode):
     np.testing.assert_array_equal(transparent[0], [[255, 0, 0], [255, 255, 255], [0, 0, 255]])
 
 
+def test_a_transparent_colour_of_16_bits_lies_on_white(encode):
+    gray = Image.fromarray(np.array([[0x1234, 0x1235, 0x5000]], np.uint16))
+    content = encode(gray, "PNG", transparency=0x1234)
+    assert pixels(content, channels=1)[0, :, 0].tolist() == [255, 0x12, 0x50]
+    assert pixels(content, channels=4)[0].tolist() == [[18, 18, 18, 0], [18, 18, 18, 255], [80, 80, 80, 255]]
+    values = np.array([[[0x1234, 0x2000, 0x3000], [0x1334, 0x2000, 0x3000]]], np.uint16)
+    key = b"tRNS" + values[0, 0].astype(">u2").tobytes()
+    extra = struct.pack(">I", 6) + key + struct.pack(">I", zlib.crc32(key))
+    content = png(2, 1, 16, 2, b"\0" + values[0].astype(">u2").tobytes(), extra)
+    assert pixels(content)[0].tolist() == [[255, 255, 255], [0x13, 0x20, 0x30]]
+
+
 def test_gray_and_bilevel_images_become_rgb(encode):
     ramp = np.arange(0, 250, 10, dtype=np.uint8).reshape(5, 5)
     np.testing.assert_array_equal(
