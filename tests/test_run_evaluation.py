@@ -80,6 +80,21 @@ def test_the_first_encoder_is_the_file_of_the_run_where_it_has_one(run):
     ]  # whose weights came from somewhere
 
 
+def test_a_start_that_gives_constants_leaves_the_others_measured(run):
+    """As a classifier of few images may: its run would have no summary after all of its training."""
+    images = keras.Input((28, 28, 1))
+    ones = keras.layers.GlobalAveragePooling2D()(keras.layers.Rescaling(0.0, 1.0)(images))
+    keras.Model(images, ones).save(Path(run, folder.INITIAL))
+    with pytest.warns(
+        UserWarning, match="What is untrained is not measured: train_features have zero variance"
+    ):
+        rows = evaluate.evaluate_run(run)
+    assert [row["features"] for row in rows] == ["pretrained", "untrained", "raw pixels"]
+    assert rows[1] == {"features": "untrained", "knn": "-", "linear": "-"}
+    assert all(isinstance(rows[i]["knn"], float) for i in (0, 2))
+    assert evaluate.format_table(rows).splitlines()[3].split() == ["untrained", "-", "-"]
+
+
 @pytest.mark.slow
 def test_a_run_is_evaluated_without_what_training_needs(run, capsys):
     policy = keras.config.dtype_policy().name

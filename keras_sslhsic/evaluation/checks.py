@@ -6,11 +6,16 @@ from numpy.typing import ArrayLike
 from keras_sslhsic.data import arrays
 
 
+class CollapsedError(ValueError):
+    """Features that are the same for all images, which no protocol can measure."""
+
+
 def check_features(features: np.ndarray | None, name: str = "features") -> np.ndarray:
     """Returns `features` as float32 [N, F].
 
     Raises:
-        ValueError: if they are not a non-empty matrix, hold NaN or infinity, or are the same for all images.
+        ValueError: if they are not a non-empty matrix, hold NaN or infinity.
+        CollapsedError: if they are the same for all images.
     """
     if callable(features):
         raise ValueError(
@@ -27,7 +32,7 @@ def check_features(features: np.ndarray | None, name: str = "features") -> np.nd
             f"first in row {np.argmin(finite)}. Check the encoder's weights and the range of its images."
         )
     if len(features) > 1 and np.all(features == features[0]):
-        raise ValueError(
+        raise CollapsedError(
             f"{name} have zero variance: all {len(features)} rows are the same, so no classifier can tell "
             "them apart. The encoder has collapsed, or its images are all the same."
         )

@@ -16,6 +16,7 @@ from keras_sslhsic import checks, views
 from keras_sslhsic.data.broken import LOG
 from keras_sslhsic.data.sources import bundled_splits
 from keras_sslhsic.evaluation import PROTOCOLS, Result, results
+from keras_sslhsic.evaluation.checks import CollapsedError
 from keras_sslhsic.evaluation.compare import compare, raw_pixels
 from keras_sslhsic.evaluation.extraction import AnyEncoder
 from keras_sslhsic.evaluation.images import Labelled
@@ -25,6 +26,7 @@ from keras_sslhsic.evaluation.protocol import Protocol
 from keras_sslhsic.evaluation.settings import checked
 from keras_sslhsic.files import check_writable, display
 from keras_sslhsic.runs import build, folder
+from keras_sslhsic.words import warn
 from keras_sslhsic.zoo import model_files
 
 
@@ -211,11 +213,21 @@ def evaluate_run(
     labels: dict[str, str] = {}
     for group in groups:
         file = workdir / folder.RESULTS
-        for result in measure(encoders, group.evals, group.splits, file, data=group.data, verbose=verbose):
-            name = "pretrained" if result.encoder == str(workdir) else result.encoder
-            shown = result.value if result.unit == "share" else f"{result.value:.3f} {result.unit}"
-            found.setdefault(name, {})[result.label] = shown
-            labels[result.label] = "-"
+        labels |= dict.fromkeys(group.evals, "-")
+        for own, encoder in encoders.items():
+            name = "pretrained" if own == str(workdir) else own
+            row = found.setdefault(name, {})
+            try:
+                measured = measure(
+                    {own: encoder}, group.evals, group.splits, file, data=group.data, verbose=verbose
+                )
+            except CollapsedError as error:  # the others are measured nevertheless
+                warn(f"What is {name} is not measured: {error}")
+                continue
+            for result in measured:
+                row[result.label] = (
+                    result.value if result.unit == "share" else f"{result.value:.3f} {result.unit}"
+                )
     return [{"features": name, **labels, **values} for name, values in found.items()]
 
 
