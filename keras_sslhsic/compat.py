@@ -1,7 +1,6 @@
-"""Everything that differs between Keras versions, in one place.
+"""What reaches below the public interfaces of Keras and TensorFlow, and so may change with their versions, in one place.
 
-The rest of the library is written for `tf` mathematics and plain `keras` layers. What reaches below the public Keras
-interface, and so may change with the Keras version, is here.
+The rest of the library is written for `tf` mathematics and plain `keras` layers.
 """
 
 import atexit

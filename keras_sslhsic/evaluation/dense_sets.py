@@ -20,6 +20,7 @@ from keras_sslhsic.evaluation.loading import Needs, reader, record, scan
 from keras_sslhsic.evaluation.maps import UNKNOWN, VOID, MapSplit
 from keras_sslhsic.evaluation.settings import Setting, natural, portion, positive, share, text
 from keras_sslhsic.files import display, open_regular, read_regular
+from keras_sslhsic.words import warn
 
 VOC, NYU = "voc2012", "nyu_depth_v2"
 VOC_CLASSES = 21
@@ -88,6 +89,11 @@ def load_masks(
         )
     if num_classes is None:
         num_classes = classes[-1] + 1
+        if 2 * len(classes) < num_classes:
+            warn(
+                f"The masks of {display(source)} have {len(classes)} classes with numbers up to {classes[-1]}, of which a network "
+                f"of {num_classes} classes is made: if those are levels of gray, number the classes from 0 on."
+            )
     _check_classes(classes[-1], num_classes)
     return {name: _of_classes(images, num_classes) for name, images in found.items()}
 

@@ -1,5 +1,7 @@
 """Images with maps from files: as VOC2012 and NYUv2 are published, and folders of one's own."""
 
+import warnings
+
 import h5py
 import numpy as np
 import pytest
@@ -255,6 +257,17 @@ def test_masks_of_less_than_two_classes(tmp_path, levels, message):
     for given in (None, 2):
         with pytest.raises(ValueError, match=message):
             load_masks(str(tmp_path), num_classes=given)
+
+
+def test_levels_of_gray_are_not_taken_for_many_classes_silently(tmp_path):
+    for name in "abc":
+        save(tmp_path / f"images/{name}.png", photograph())
+        save(tmp_path / f"masks/{name}.png", np.repeat(np.uint8([0, 50, 100]), 160).reshape(20, 24))
+    with pytest.warns(UserWarning, match="have 3 classes with numbers up to 100, of which a network of 101"):
+        assert load_masks(str(tmp_path))["train"].num_classes == 101
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_masks(str(tmp_path), num_classes=101)["train"].num_classes == 101
 
 
 @pytest.mark.parametrize(("load", "kind"), [(load_masks, "masks"), (load_depths, "depth")])
