@@ -91,8 +91,8 @@ def load_masks(
         num_classes = classes[-1] + 1
         if 2 * len(classes) < num_classes:
             warn(
-                f"The masks of {display(source)} have {len(classes)} classes with numbers up to {classes[-1]}, of which a network "
-                f"of {num_classes} classes is made: if those are levels of gray, number the classes from 0 on."
+                f"The masks of {display(source)} have {len(classes)} classes with numbers up to {classes[-1]}, of which a "
+                f"network of {num_classes} classes is made: if those are levels of gray, number the classes from 0 on."
             )
     _check_classes(classes[-1], num_classes)
     return {name: _of_classes(images, num_classes) for name, images in found.items()}
