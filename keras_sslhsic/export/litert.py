@@ -22,7 +22,7 @@ def export_litert(model: keras.Model, path: str | os.PathLike, image_size: int |
     Args:
         model: what `encoders.encoder_of` takes.
         path: the file to write.
-        image_size: see `export_saved_model`.
+        image_size: side of the central squares that it sees of images of any size; None: it sees all of them, as the model.
 
     Raises:
         ValueError: if `model` does not read images, or those of another size alone, computes in half precision, or LiteRT lacks
@@ -31,11 +31,11 @@ def export_litert(model: keras.Model, path: str | os.PathLike, image_size: int |
     """
     files.check_writable(path)
     encoder = encoder_of(model)
-    size = encoder.spec.size_for(image_size)
+    encoder.spec.size_for(image_size)
     check_precision(encoder, "LiteRT")
     with tempfile.TemporaryDirectory() as folder:
         with files.named(folder):
-            write(folded(encoder), encoder.spec, folder, size)
+            write(folded(encoder), encoder.spec, folder, image_size)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["serving_default"])
         try:
             content = converter.convert()
@@ -48,6 +48,6 @@ def export_litert(model: keras.Model, path: str | os.PathLike, image_size: int |
             interpreter = tf.lite.Interpreter(model_content=content)
         return interpreter.get_signature_runner("serving_default")(image=image)["features"]
 
-    check_answer(encoder, size, answer, "LiteRT")
+    check_answer(encoder, image_size, answer, "LiteRT")
     with lock.held(path):
         files.write_bytes(path, content)

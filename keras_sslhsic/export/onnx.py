@@ -19,7 +19,7 @@ def export_onnx(
         model: what `encoders.encoder_of` takes.
         path: the file to write.
         opset: version of the ONNX operators.
-        image_size: see `export_saved_model`.
+        image_size: side of the central squares that it sees of images of any size; None: it sees all of them, as the model.
 
     Raises:
         ImportError: without tf2onnx and onnxruntime (``pip install keras_sslhsic[onnx]``).
@@ -35,9 +35,9 @@ def export_onnx(
         ) from error
     files.check_writable(path)
     encoder = encoder_of(model)
-    size = encoder.spec.size_for(image_size)
+    encoder.spec.size_for(image_size)
     check_precision(encoder, "ONNX")
-    served, given = tf.function(serve(folded(encoder), encoder.spec, size)), [image_spec(encoder.spec)]
+    served, given = tf.function(serve(folded(encoder), encoder.spec, image_size)), [image_spec(encoder.spec)]
     try:
         proto, _ = tf2onnx.convert.from_function(served, input_signature=given, opset=opset)
         content = proto.SerializeToString()
@@ -45,6 +45,6 @@ def export_onnx(
         session = onnxruntime.InferenceSession(content)
     except Exception as error:  # both raise many types
         raise ValueError(f"ONNX cannot express this encoder: {error}") from error
-    check_answer(encoder, size, lambda image: session.run(["features"], {"image": image})[0], "ONNX")
+    check_answer(encoder, image_size, lambda image: session.run(["features"], {"image": image})[0], "ONNX")
     with lock.held(path):
         files.write_bytes(path, content)

@@ -36,10 +36,10 @@ def export_saved_model(
 
     Signatures, for any batch size:
 
-    - ``serving_default``: ``image`` uint8 [B, H, W, C] -> ``features`` float32 [B, F];
+    - ``serving_default``: ``image`` uint8 [B, H, W, C] -> ``features`` float32 [B, F], as the model gives them;
     - ``encoded``, for 1, 3 or 4 channels: ``bytes`` string [B], each a JPEG, PNG, WebP, BMP or GIF (its first
-      frame) file -> ``features``, those of the pixels that `data.decode` gives, but that EXIF orientation is not applied;
-      kinds of BMP, GIF and PNG files that TensorFlow reads otherwise are errors.
+      frame) file -> ``features``, as `extract` gives them, of the same square of the image, but that EXIF orientation is not
+      applied; kinds of BMP, GIF and PNG files that TensorFlow reads otherwise are errors.
 
     For fine-tuning, the loaded object has ``trainable_variables`` and ``train``, the function of float images
     in [0, 255]. What is served follows the variables.
@@ -51,7 +51,8 @@ def export_saved_model(
             which answers a tenth faster; fine-tuning then trains kernels and biases. If true, ``train`` normalises
             by the batch and updates the moving statistics.
         max_pixels: images of more are refused by ``encoded``, by their headers, before they are decoded.
-        image_size: side of what the encoder sees of an image, its central square, as `extract` takes it.
+        image_size: side of the central squares that the encoder sees of images of any size, by all signatures. None: it sees
+            what `extract` takes of files, and all of ``image``.
 
     Raises:
         ValueError: if `model` does not read images, or those of another size alone; if `path` is taken or not UTF-8, or
@@ -66,7 +67,7 @@ def export_saved_model(
     """
     checks.integer("max_pixels", max_pixels, 1)
     encoder = encoder_of(model)
-    size = encoder.spec.size_for(image_size)
+    encoder.spec.size_for(image_size)
     target = Path(path).resolve()  # of a link, the folder that it leads to
     if not files.is_utf8(target):
         raise ValueError(
@@ -78,7 +79,7 @@ def export_saved_model(
             _check_replaceable(target)
         with files.replaced_folder(target) as folder:
             served = encoder if keep_batch_norm else folded(encoder)
-            write(served, encoder.spec, str(folder), size, max_pixels)
+            write(served, encoder.spec, str(folder), image_size, max_pixels)
             files.write_json(folder / NOTE_FILE, {"version": __version__})
 
 
@@ -105,19 +106,22 @@ class _Served(tf.Module):
 
 
 def write(
-    model: keras.Model, spec: EncoderSpec, path: str, size: int | None, max_pixels: int = decode.MAX_PIXELS
+    model: keras.Model,
+    spec: EncoderSpec,
+    path: str,
+    image_size: int | None,
+    max_pixels: int = decode.MAX_PIXELS,
 ) -> None:
     """Writes a SavedModel of an encoder with this spec, or what `served.folded` makes of one; see `export_saved_model`.
-
-    It sees central squares of a size, or all of images where that is None.
 
     Raises:
         OSError: if it cannot be written.
     """
 
     def train(image: tf.Tensor) -> tf.Tensor:
-        return serve(model, spec, size, training=True)(image)["features"]
+        return serve(model, spec, image_size, training=True)(image)["features"]
 
+    size = spec.size_for(image_size)
     sides, stretched = (size, size, spec.channels) if size else spec.shape_seen, resizer(spec)
 
     def fit(image: tf.Tensor) -> tf.Tensor:
@@ -153,7 +157,7 @@ def write(
         served.variables = [v.value for v in model.variables]
         served.trainable_variables = [v.value for v in model.trainable_variables]
         served.train = traced(train, image_spec(spec, tf.float32))
-        signatures = {"serving_default": traced(serve(model, spec, size), image_spec(spec))}
+        signatures = {"serving_default": traced(serve(model, spec, image_size), image_spec(spec))}
         if spec.channels in (1, 3, 4):
             signatures["encoded"] = traced(encoded, tf.TensorSpec([None], tf.string, name="bytes"))
         try:

@@ -34,7 +34,7 @@ def test_signature_gives_the_same_features(encoder, real_images, saved_model):
     )
     for images in real_images:
         features = served(image=tf.constant(images))["features"]
-        np.testing.assert_allclose(features, encoder(tiny.served(images, 32)), atol=1e-4)
+        np.testing.assert_allclose(features, encoder(images), atol=1e-4)
 
 
 def test_every_weight_is_written_once(encoder, saved_model):
@@ -244,7 +244,7 @@ def test_it_serves_and_fine_tunes_where_this_package_is_not(
         saved_model, trained = tmp_path / "kept", len(encoder.trainable_variables)
         export_saved_model(encoder, saved_model, keep_batch_norm=True)
     arrays = {f"x{i}": images for i, images in enumerate(real_images)}
-    arrays |= {f"y{i}": encoder(tiny.served(images, 32)) for i, images in enumerate(real_images)}
+    arrays |= {f"y{i}": encoder(images) for i, images in enumerate(real_images)}
     np.savez(tmp_path / "data.npz", **arrays)
     (tmp_path / "load.py").write_text(LOAD_ALONE)
     run = subprocess.run(
@@ -330,9 +330,7 @@ def test_litert_gives_the_same_features(encoder, real_images, tmp_path):
         interpreter.allocate_tensors()
         interpreter.set_tensor(given["index"], images)
         interpreter.invoke()
-        np.testing.assert_allclose(
-            interpreter.get_tensor(returned["index"]), encoder(tiny.served(images, 32)), atol=1e-4
-        )
+        np.testing.assert_allclose(interpreter.get_tensor(returned["index"]), encoder(images), atol=1e-4)
 
 
 @pytest.mark.parametrize("file", ["a.tflite", "a.onnx"])
@@ -398,7 +396,7 @@ def test_onnx_gives_the_same_features(encoder, real_images, tmp_path):
     assert [i.name for i in session.get_inputs()] == ["image"]
     for images in real_images:
         (features,) = session.run(["features"], {"image": images})
-        np.testing.assert_allclose(features, encoder(tiny.served(images, 32)), atol=1e-4)
+        np.testing.assert_allclose(features, encoder(images), atol=1e-4)
 
 
 def test_onnx_without_tf2onnx_says_what_to_install(encoder, tmp_path, monkeypatch):
