@@ -51,25 +51,28 @@ class BrokenFiles:
         self._lock = threading.Lock()
 
     def report(self, path: str, error: Exception) -> None:
-        """Takes note of a broken file; each path counts once."""
+        """Takes note of a broken file; each path counts once. Too many are too many at every later one, as the first error may
+        be in a batch that nobody asks for."""
         why = reason(error, path)
         if self.on_error == "raise":
             raise DecodeError(f"{display(path)}: {why}") from error
         with self._lock:
-            if path in self.reasons:
-                return
-            self.reasons[path] = why
-            try:
-                self._list(line(path, why).encode())
-            except OSError as error:
-                self._unwritten = f", which cannot be written ({error.strerror})"
-            if len(self.reasons) == 1:
-                warn(
-                    f"Skipping broken files; their names and reasons go to {self._where()}. "
-                    f"The first: {display(path)}: {why}",
-                )
+            if path not in self.reasons:
+                self._note(path, why)
             if len(self.reasons) > self.max_broken * self.total:
                 raise TooManyBrokenFiles(self.summary())
+
+    def _note(self, path: str, why: str) -> None:
+        self.reasons[path] = why
+        try:
+            self._list(line(path, why).encode())
+        except OSError as error:
+            self._unwritten = f", which cannot be written ({error.strerror})"
+        if len(self.reasons) == 1:
+            warn(
+                f"Skipping broken files; their names and reasons go to {self._where()}. "
+                f"The first: {display(path)}: {why}",
+            )
 
     def _list(self, entry: bytes) -> None:
         if self._named is None:

@@ -1,5 +1,7 @@
 """The central square of an image that features are of: in evaluations, `extract` and exports."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -22,12 +24,12 @@ def central_square(pixels: np.ndarray, size: int, short_side: int | None = None)
     """
     short_side = short_side or size
     short, long = sorted(pixels.shape[:2])
-    with tf.device("CPU"):
-        if (
-            long > 16 * short
-        ):  # a strip is enlarged, and most of it cut away: 1 x 100,000 pixels would take 60 GB
+    if long > 16 * short:
+        # A strip is enlarged, and most of it cut away: 1 x 100,000 pixels would take 60 GB.
+        with tf.device("CPU"):
             return traced_square(tf.cast(pixels[np.newaxis], tf.float32), size, short_side)[0].numpy()
-        pixels = decode.averaged(pixels, (short // short_side,) * 2)
+    pixels = decode.averaged(pixels, (short // short_side,) * 2)
+    with tf.device("CPU"):
         return resize_then_crop(pixels, size, short_side).numpy()
 
 
@@ -44,10 +46,15 @@ def resize_then_crop(images: tf.Tensor, size: int = 224, short_side: int = 256) 
     """
     if short_side < size:
         raise ValueError(f"short_side must be at least size, found {short_side} and {size}.")
-    target = _scaled(tf.shape(images)[-3:-1], short_side)
-    images = tf.clip_by_value(tf.image.resize(images, target, "bicubic"), 0.0, 255.0)
-    top, left = tf.unstack((target - size + 1) // 2)
-    return images[..., top : top + size, left : left + size, :]
+    sides = images.shape[-3:-1]
+    if None in sides:
+        sides = tf.shape(images)[-3:-1]
+        target = _scaled(sides, tf.reduce_min(sides), short_side)
+    else:  # of a file, where every operation takes as long as a small image
+        target = _scaled(np.array(sides), min(sides), short_side)
+    top, left = (target[0] - size + 1) // 2, (target[1] - size + 1) // 2
+    resized = tf.image.resize(images, target, "bicubic")[..., top : top + size, left : left + size, :]
+    return tf.clip_by_value(resized, 0.0, 255.0)
 
 
 def traced_square(images: tf.Tensor, size: int, short_side: int | None = None) -> tf.Tensor:
@@ -65,7 +72,7 @@ def traced_square(images: tf.Tensor, size: int, short_side: int | None = None) -
     shape = tf.shape(images)  # int32 throughout: LiteRT divides no others
     batch, sides, channels = shape[0], shape[1:3], images.shape[-1]
     block = tf.maximum(tf.reduce_min(sides) // short_side, 1)
-    targets = _scaled(sides // block, short_side)
+    targets = _scaled(sides // block, tf.reduce_min(sides // block), short_side)
     (top, bottom, rows), (left, right, columns) = (
         _weights(sides[i], sides[i] // block, targets[i], size) for i in range(2)
     )
@@ -76,9 +83,8 @@ def traced_square(images: tf.Tensor, size: int, short_side: int | None = None) -
     return tf.clip_by_value(tf.reshape(images, tf.stack([batch, size, size, channels])), 0.0, 255.0)
 
 
-def _scaled(sides: tf.Tensor, short_side: int) -> tf.Tensor:
-    """The sides of an image, int32, once the short one is `short_side`; halves are rounded up."""
-    short = tf.reduce_min(sides)
+def _scaled(sides: Any, short: Any, short_side: int) -> Any:
+    """The sides of an image in whole pixels once the short one of them is `short_side`; halves are rounded up."""
     return sides // short * short_side + (2 * short_side * (sides % short) + short) // (2 * short)
 
 

@@ -66,6 +66,8 @@ def test_a_batch_is_its_images():
     crops = resize_then_crop(images, 28, 32)
     np.testing.assert_array_equal(crops[1], resize_then_crop(images[1], 28, 32))
     assert crops.shape == (2, 28, 28, 3)
+    free = tf.function(resize_then_crop, input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8)])
+    np.testing.assert_allclose(free(images), resize_then_crop(images), atol=1e-4)
     both = traced_square(tf.constant(images, tf.float32), 28)
     np.testing.assert_allclose(both[1], traced(images[1], 28), atol=1e-3)
 

@@ -364,9 +364,10 @@ def test_too_many_broken_files_stop_the_run_with_a_summary(folder):
         images = from_folder(root, batch_size=13, max_broken=0.05, **OPTIONS)
         with pytest.warns(UserWarning), pytest.raises(TooManyBrokenFiles, match="raise max_broken"):
             read(images)
-    with pytest.raises(TooManyBrokenFiles, match="raise max_broken"):
-        images.broken.total = 1
-        images.broken.report("another.jpg", DecodeError("the file is empty"))
+    images.broken.total = 1
+    for _ in range(2):  # the first may have been raised where nobody looked
+        with pytest.raises(TooManyBrokenFiles, match="raise max_broken"):
+            images.broken.report("another.jpg", DecodeError("the file is empty"))
 
 
 def test_one_percent_is_allowed_by_default(folder):
