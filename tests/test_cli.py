@@ -389,9 +389,10 @@ def test_an_export_replaces_the_file_of_before(name, tmp_path, monkeypatch, caps
     (tmp_path / name).write_text("of before")
     written = []
     monkeypatch.setattr(export, "write", lambda model, path, *_: written.append(path))
-    monkeypatch.setattr(cli.arguments, "load", lambda name: None)
+    monkeypatch.setattr(cli.arguments, "load", lambda name: SimpleNamespace(spec=EncoderSpec(8, 8, 1, 4)))
     assert cli.main(["export", "--model", "a", "--out", str(tmp_path / name)]) == 0
     assert written == [str(tmp_path / name)]
+    assert "it sees central squares, resized to 8 x 8 pixels." in capsys.readouterr().out
     (tmp_path / "folder.tflite").mkdir()
     assert cli.main(["export", "--model", "a", "--out", str(tmp_path / "folder.tflite")]) == 2
     assert "is a folder: give the name of a file" in capsys.readouterr().err
@@ -666,7 +667,8 @@ def test_what_was_exported_is_named_with_control_characters_escaped(tmp_path, mo
     from keras_sslhsic.zoo import convert
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli.arguments, "load", lambda name: None)
+    free = SimpleNamespace(spec=EncoderSpec(None, None, 1, 4))
+    monkeypatch.setattr(cli.arguments, "load", lambda name: free)
     monkeypatch.setattr(export, "write", lambda *arguments: None)
     monkeypatch.setattr(convert, "convert", lambda *arguments, **options: {"method": "a\x1b"})
     Path("a").touch()
