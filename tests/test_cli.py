@@ -73,14 +73,15 @@ def test_help_says_what_every_command_does(capsys):
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.epochs=0"], "epochs must be at least 1, found 0"),
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.batch_size=1"], "A batch of 1 image: HSIC"),
         (["evaluate"], "Give either --run"),
-        (["evaluate", "--run", ".", "--data", "cifar10"], "--data goes with one protocol: name one of depth, detection"),
+        (["evaluate", "--run", ".", "--data", "cifar10"],
+         "--data goes with one protocol, as the evaluations are the config's: name one of depth, detection"),
         (["evaluate", "--run", ".", "--epochs", "3", "--k", "7"], "--epochs, --k go with one protocol"),
         (["evaluate", "--encoder", "r18_fashion"], "Give a protocol with --encoder: one of depth, detection, finetune"),
         (["evaluate", "svm", "--encoder", "r18_fashion"], "Unknown protocol 'svm': there are depth, detection"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--k", "x"], "k must be an integer, found 'x'"),
         (["evaluate", "transfer", "--encoder", "r18_fashion", "--train-split", "x"], "transfer has no --train-split"),
         (["evaluate", "all", "--encoder", "r18_fashion", "--epochs", "1", "--k", "3", "--data", "nowhere", "--image-size", "9"],
-         "--data, --epochs, --image-size, --k go with one protocol"),
+         "--data, --epochs, --image-size, --k go with one protocol, as `all` measures on the bundled images"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--batch-size", "-3"], "batch_size must be at least 1, found -3"),
         (["evaluate", "logistic", "--encoder", "r18_fashion", "--validation-split", "x"], "logistic has no --validation-split"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--short-side", "0"], "short_side must be at least 1, found 0"),
@@ -680,7 +681,9 @@ def test_what_was_exported_is_named_with_control_characters_escaped(tmp_path, mo
     assert cli.main(["export", "--model", "a", "--out", "x"]) == 2
     out, error = capsys.readouterr()
     assert error.startswith("keras-sslhsic export: a\\x1b is none.")
-    assert out == "Wrote x\\x1b.\nmethod: a\\x1b\nWrote x\\x1b.keras.\n"
+    assert (
+        out == "Wrote x\\x1b; it sees all of an image, as it is given.\nmethod: a\\x1b\nWrote x\\x1b.keras.\n"
+    )
 
 
 @pytest.fixture

@@ -120,7 +120,14 @@ def _evaluate(options: argparse.Namespace) -> None:
             extra -= {"seed", "out"} | ({"data"} if options.data == "bundled" else set())
         if extra:
             goes = "goes" if len(extra) == 1 else "go"
-            raise ValueError(f"{flags(extra)} {goes} with one protocol: name one of {', '.join(PROTOCOLS)}.")
+            measured = (
+                "`all` measures on the bundled images"
+                if options.protocol
+                else "the evaluations are the config's"
+            )
+            raise ValueError(
+                f"{flags(extra)} {goes} with one protocol, as {measured}: name one of {', '.join(PROTOCOLS)}."
+            )
     if options.protocol is None:
         rows = evaluate.evaluate_run(name, verbose=True)
         if not rows:

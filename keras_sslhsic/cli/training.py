@@ -196,7 +196,7 @@ def _reproduce(options: argparse.Namespace) -> None:
     given = options.seeds or "1,2,3,4,5"
     if not re.fullmatch(r"\d+(,\d+)*", given):
         raise ValueError(f"--seeds are integers such as 1,2,3, found {given!r}.")
-    records, seeds = Path(options.records or _RECORDS), [int(seed) for seed in given.split(",")]
+    records, seeds = Path(options.records or _RECORDS), [*dict.fromkeys(map(int, given.split(",")))]
     check_writable(records)
     if options.table == "claims":
         print("\n".join(claims.lines(claims.recorded(records, run=True))))

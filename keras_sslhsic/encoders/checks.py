@@ -146,7 +146,8 @@ def warn_of_top(encoder: keras.Model) -> None:
     if isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) in _OF_CLASSES:
         warn(
             f"The encoder ends in {last.name!r}, probabilities of {encoder.output_shape[-1]} classes, "
-            "for features: leave a classifier's top away, as keras.applications does with include_top=False, pooling='avg'."
+            "for features: leave a classifier's top away, as keras.applications does with include_top=False, pooling='avg'; in "
+            "the place of what `evaluate finetune --save-to` wrote, give the encoder that it was made of."
         )
 
 

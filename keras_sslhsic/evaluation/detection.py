@@ -54,6 +54,7 @@ class CocoSplit:
         num_classes: the largest number of a category, and one for the background.
         masks: whether all objects have masks.
         digest: of the file.
+        names: category -> its name.
     """
 
     annotations: Path
@@ -62,6 +63,7 @@ class CocoSplit:
     num_classes: int
     masks: bool
     digest: str
+    names: Mapping[int, str]
 
     def __len__(self) -> int:
         return self.number
@@ -78,7 +80,8 @@ def load_coco(source: str, *, channels: int = 3, data_dir: str | Path | None = N
 
     Raises:
         FileNotFoundError: if files are missing; says where they belong.
-        ValueError: for another number of channels, or a file that is not in the format of COCO.
+        ValueError: for another number of channels, a file that is not in the format of COCO, or splits that give one id to
+            two categories.
     """
     if channels != 3:
         raise ValueError(f"Mask R-CNN reads images of 3 channels, and the encoder {channels}.")
@@ -102,6 +105,12 @@ def load_coco(source: str, *, channels: int = 3, data_dir: str | Path | None = N
             if not path.exists():
                 raise FileNotFoundError(f"There is no {display(path)}. {belongs}")
         found[split] = read_annotations(annotations, images)
+    train, test = (found[split].names for split in names)
+    if other := [kind for kind in sorted(train.keys() & test.keys()) if train[kind] != test[kind]]:
+        raise ValueError(
+            f"The category {other[0]} is {display(train[other[0]])} in the training images and {display(test[other[0]])} in "
+            "those to test on: give both the same ids."
+        )
     return found
 
 
@@ -121,7 +130,7 @@ def read_annotations(file: Path, images: Path) -> CocoSplit:
         given = json.loads(content)
         entries, objects, categories = (given[key] for key in ("images", "annotations", "categories"))
         sizes = {one["id"]: (one["width"], one["height"], one["file_name"]) for one in entries}
-        kinds = {one["id"]: one["name"] for one in categories}
+        kinds = {one["id"]: str(one["name"]) for one in categories}
         rows = [
             (one["id"], one["image_id"], one["category_id"], len(one["bbox"]), one["area"], one["iscrowd"])
             for one in objects
@@ -154,6 +163,7 @@ def read_annotations(file: Path, images: Path) -> CocoSplit:
         max(kinds) + 1,
         all(one.get("segmentation") for one in objects),
         hashlib.sha256(content).hexdigest(),
+        kinds,
     )
 
 

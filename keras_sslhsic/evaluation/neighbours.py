@@ -86,7 +86,7 @@ def knn(
     _check_k(k, available)
     checks.number("temperature", temperature, above=True)
 
-    bank, queries = _normalise(train_features), _normalise(test_features)
+    bank, queries = unit_rows(train_features), unit_rows(test_features)
     num_classes = int(train_labels.max()) + 1
     votes = np.empty([len(queries), num_classes], np.float32)
     for start in range(0, len(queries), _QUERY_BLOCK):
@@ -111,8 +111,13 @@ def knn(
     )
 
 
-def _normalise(features: np.ndarray) -> np.ndarray:
-    return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+def unit_rows(features: np.ndarray) -> np.ndarray:
+    """Features [N, F] divided by their norms, of whatever scale; zero stays zero."""
+    largest = np.abs(features).max(axis=1, keepdims=True)
+    scaled = features / np.where(
+        largest == 0, 1, largest
+    )  # squares of float32 leave its range from 1e19 on, and below 1e-19
+    return scaled / np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1)
 
 
 def _nearest(

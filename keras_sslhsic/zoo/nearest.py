@@ -12,6 +12,7 @@ from keras_sslhsic import checks, files, plots
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.inspect import check_sheet
 from keras_sslhsic.encoders import Encoder, encoder_hash
+from keras_sslhsic.evaluation.neighbours import unit_rows
 from keras_sslhsic.files import display
 from keras_sslhsic.zoo import rows
 from keras_sslhsic.zoo.extract import features_of
@@ -72,7 +73,7 @@ def index(features: str | os.PathLike, out: str | os.PathLike) -> Collection:
     known = {name: row.features for name, row in found.items() if row.features is not None}
     if not known:
         raise ValueError(f"{display(features)} holds no features: none of its images could be read.")
-    names, vectors = list(known), _unit(np.stack(list(known.values())))
+    names, vectors = list(known), unit_rows(np.stack(list(known.values())))
     if len(names) <= EXACT:
         graph = faiss.IndexFlatIP(vectors.shape[1])
     else:
@@ -145,7 +146,7 @@ def search(
         if encoder_hash(encoder) != collection.origin.encoder:
             raise ValueError("The index was made with the features of another encoder: give that one.")
         size = int(collection.origin.image_size) if collection.origin.image_size else None
-        vector = _unit(features_of(encoder, image, size))
+        [vector] = unit_rows(features_of(encoder, image, size)[np.newaxis])
     similarity, places = collection.graph.search(vector[None], min(count + 1, len(collection.names)))
     found = zip(places[0].tolist(), similarity[0].tolist(), strict=True)
     return [Found(collection.names[p], s) for p, s in found if p not in (own, -1)][:count]
@@ -174,10 +175,6 @@ def _thumbnail(file: Path) -> np.ndarray:
             return decode.square(decode.decode(stream, 3, _TILE), _TILE)
     except (decode.DecodeError, OSError):
         return np.full((_TILE, _TILE, 3), 255, np.uint8)
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def _faiss() -> Any:

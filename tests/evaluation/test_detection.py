@@ -102,6 +102,20 @@ def test_images_that_are_missing_are_named(tmp_path):
         detection.load_coco(str(tmp_path))
 
 
+def test_one_id_is_one_category(tmp_path):
+    file = write_coco(tmp_path) / "test/annotations.json"
+    content = json.loads(file.read_text())
+    content["categories"].append({"id": 1, "name": "ball"})  # which there is none of in training
+    file.write_text(json.dumps(content))
+    assert detection.load_coco(str(tmp_path))["test"].names == {3: "box", 1: "ball"}
+    content["categories"][0]["name"] = "ball"
+    file.write_text(json.dumps(content))
+    with pytest.raises(
+        ValueError, match="category 3 is box in the training images and ball in those to test on"
+    ):
+        detection.load_coco(str(tmp_path))
+
+
 def test_weights_are_those_of_a_resnet():
     encoder = tiny(architecture("r18_1x", 0.25))
     shape, weights = detection.weights_of(encoder)

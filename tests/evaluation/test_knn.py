@@ -6,6 +6,7 @@ import pytest
 from sklearn.neighbors import KNeighborsClassifier
 
 from keras_sslhsic.evaluation import knn, neighbours
+from keras_sslhsic.evaluation.neighbours import unit_rows
 
 
 def by_scikit_learn(train, labels, test, k, temperature):
@@ -48,6 +49,16 @@ def test_separable_features_give_1_and_scale_does_not_matter():
     features = 1000.0 * np.eye(5)[labels] + 0.01
     result = knn(features, labels, 1e-3 * features, labels, k=3)
     assert result.top1 == result.top5 == 1.0
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e-10, 1e10, 1e20, 1e38])
+def test_squares_of_the_scale_need_not_be_numbers(scale):
+    rng = np.random.default_rng(0)
+    features = rng.uniform(-1, 1, [200, 5]).astype(np.float32)
+    units = unit_rows(features)
+    np.testing.assert_allclose(np.linalg.norm(units.astype(float), axis=1), 1, rtol=1e-6)
+    np.testing.assert_allclose(unit_rows(features * np.float32(scale)), units, rtol=0, atol=8 * 2**-24)
+    assert not unit_rows(np.zeros([2, 3], np.float32)).any()
 
 
 def test_random_labels_give_chance_within_the_interval():
