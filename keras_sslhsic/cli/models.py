@@ -43,9 +43,9 @@ def _export(options: argparse.Namespace) -> None:
     encoder = arguments.load(options.model)
     export.write(encoder, options.out, options.keep_batch_norm, options.image_size)
     size = encoder.spec.size_for(options.image_size)
-    seen = (
-        f"central squares, resized to {size} x {size} pixels" if size else "all of an image, as it is given"
-    )
+    height, width, _ = encoder.spec.shape
+    whole = f"images of {height} x {width} pixels" if height and width else "all of an image, as it is given"
+    seen = f"central squares, resized to {size} x {size} pixels" if size else whole
     print(f"Wrote {display(options.out)}; it sees {seen}.")
 
 

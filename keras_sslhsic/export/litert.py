@@ -1,6 +1,7 @@
 """Encoders as LiteRT (TensorFlow Lite) files."""
 
 import os
+import re
 import tempfile
 import warnings
 
@@ -40,7 +41,11 @@ def export_litert(model: keras.Model, path: str | os.PathLike, image_size: int |
         try:
             content = converter.convert()
         except Exception as error:  # the converter raises several private types
-            raise ValueError(f"LiteRT cannot express this encoder: {error}") from error
+            lacking = re.search(
+                r"TF Select ops: (.*)", str(error)
+            )  # among pages of the converter's own language
+            why = f"it has no operation {lacking[1]}." if lacking else str(error)[:300]
+            raise ValueError(f"LiteRT cannot express this encoder: {why}") from error
 
     def answer(image: np.ndarray) -> np.ndarray:
         with warnings.catch_warnings():

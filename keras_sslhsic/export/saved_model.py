@@ -119,7 +119,7 @@ def write(
     """
 
     def train(image: tf.Tensor) -> tf.Tensor:
-        return serve(model, spec, image_size, training=True)(image)["features"]
+        return serve(model, image_size, training=True)(image)["features"]
 
     size = spec.size_for(image_size)
     sides, stretched = (size, size, spec.channels) if size else spec.shape_seen, resizer(spec)
@@ -156,8 +156,8 @@ def write(
         served = _Served()
         served.variables = [v.value for v in model.variables]
         served.trainable_variables = [v.value for v in model.trainable_variables]
-        served.train = traced(train, image_spec(spec, tf.float32))
-        signatures = {"serving_default": traced(serve(model, spec, image_size), image_spec(spec))}
+        served.train = traced(train, image_spec(spec, image_size, tf.float32))
+        signatures = {"serving_default": traced(serve(model, image_size), image_spec(spec, image_size))}
         if spec.channels in (1, 3, 4):
             signatures["encoded"] = traced(encoded, tf.TensorSpec([None], tf.string, name="bytes"))
         try:

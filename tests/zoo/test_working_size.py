@@ -116,8 +116,14 @@ def test_exports_resize_to_it(twelve, tmp_path):
         keras.layers.GlobalAveragePooling2D(),
     ]
     plain = encoder_of(keras.Sequential(layers))
-    for name, given, seen in (("free", {}, images), ("eight", {"image_size": 8}, tiny.served(images, 8))):
-        export.export_saved_model(plain, tmp_path / name, **given)
+    # An encoder of one size is served of images of any, where that is asked for.
+    fixed = encoder_of(keras.Sequential([keras.Input((8, 8, 3)), *layers[1:]]))
+    for name, encoder, given, seen in (
+        ("free", plain, {}, images),
+        ("eight", plain, {"image_size": 8}, tiny.served(images, 8)),
+        ("fixed", fixed, {"image_size": 8}, tiny.served(images, 8)),
+    ):
+        export.export_saved_model(encoder, tmp_path / name, **given)
         served = tf.saved_model.load(str(tmp_path / name)).signatures["serving_default"](image=images)[
             "features"
         ]
