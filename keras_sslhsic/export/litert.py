@@ -41,9 +41,8 @@ def export_litert(model: keras.Model, path: str | os.PathLike, image_size: int |
         try:
             content = converter.convert()
         except Exception as error:  # the converter raises several private types
-            lacking = re.search(
-                r"TF Select ops: (.*)", str(error)
-            )  # among pages of the converter's own language
+            # Among pages of the converter's own language.
+            lacking = re.search(r"'tf\.(\w+)' op is", str(error))
             why = f"it has no operation {lacking[1]}." if lacking else str(error)[:300]
             raise ValueError(f"LiteRT cannot express this encoder: {why}") from error
 
