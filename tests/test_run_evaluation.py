@@ -127,6 +127,10 @@ def test_the_bundled_table_needs_an_encoder_of_its_images(tmp_path, capsys):
     assert "which have 1 channel, and" in capsys.readouterr().err
     assert cli.main(["evaluate", "knn", "--encoder", str(tmp_path / "colour.keras")]) == 2
     assert "reads 3: name others by --data." in capsys.readouterr().err
+    wide = with_preprocessing(build_encoder("r18_1x", (28, 40, 1), width=0.03), 0.5, 0.5)
+    wide.save(tmp_path / "wide.keras")
+    assert cli.main(["evaluate", "knn", "--encoder", str(tmp_path / "wide.keras")]) == 2
+    assert "reads images of 28 x 40 pixels, and evaluations make squares of files" in capsys.readouterr().err
 
 
 def test_where_no_result_can_be_kept_nothing_is_measured(monkeypatch):

@@ -173,6 +173,12 @@ def _evaluate(options: argparse.Namespace) -> None:
             f"Without --data the bundled images are measured on, which have 1 channel, and {display(name)} reads "
             f"{encoder.spec.channels}: name others by --data."
         )
+    height, width, _ = encoder.spec.shape
+    if None not in (height, width) and height != width:
+        raise ValueError(
+            f"{display(name)} reads images of {height} x {width} pixels, and evaluations make squares of files: measure it in "
+            "Python, on arrays of that size."
+        )
     if "image_size" in protocol.needs.settings:
         size = encoder.spec.size_for(where.get("image_size"))
         where |= {"image_size": size} if size else {}
