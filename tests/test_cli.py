@@ -724,7 +724,12 @@ def test_protocols_of_a_folder_are_set_by_the_command_and_recorded(squares, caps
     with np.load("classes.npz") as found:
         assert found["features"].shape == (24, 2) and found["image_size"] == "28"
         assert found["class_names"].tolist() == sorted(os.listdir("data/test"))
+        right = [
+            found["class_names"][row.argmax()] == Path(file).parent.name
+            for file, row in zip(found["files"], found["features"], strict=True)
+        ]
     first, second = map(json.loads, Path("r.jsonl").read_text().splitlines())
+    assert second["value"] == np.mean(right)  # what measured it, the middle of an image, is what it sees
     images = {"image_size": 28, "short_side": 32, "resize": "blocks averaged, bicubic"}
     assert first["recipe"] == {
         **images, "batch_size": 12, "epochs": 2, "steps": 4, "learning_rates": [0.1, 0.2, 0.4], "weight_decays": [0.0],

@@ -386,7 +386,7 @@ def test_a_value_of_another_unit_than_shares_keeps_it(monkeypatch, tmp_path):
     far = Result(
         protocol="rms", value=2.5, interval=(2.0, 3.0), num_test=4, unit="m", encoder="untrained", label="rms"
     )
-    monkeypatch.setattr(evaluate, "encoders_of", lambda workdir: {})
+    monkeypatch.setattr(evaluate, "encoders_of", lambda workdir: {"untrained": None})
     monkeypatch.setattr(evaluate, "measure", lambda *_, **__: [far])
     rows = evaluate.evaluate_run(tmp_path, [group])
     assert evaluate.format_table(rows).splitlines()[2].split() == ["untrained", "2.500", "m"]
@@ -552,7 +552,7 @@ def test_results_cut_short_by_a_kill_are_written_anew_and_once(tmp_path, monkeyp
     result = results.Result(
         value=0.5, interval=(0.4, 0.6), protocol="knn", encoder=str(tmp_path), data="a", label="knn"
     )
-    monkeypatch.setattr(evaluate, "encoders_of", lambda workdir: {})
+    monkeypatch.setattr(evaluate, "encoders_of", lambda workdir: {str(workdir): None})
     monkeypatch.setattr(evaluate, "compare", lambda *arguments, **options: [result])
     file = tmp_path / "results.jsonl"
     file.write_text(left)

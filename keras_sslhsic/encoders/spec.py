@@ -44,6 +44,8 @@ class EncoderSpec:
         network: name of the network inside, which reads normalised pixels; None where it is not known.
         stages: {"P2": stage of stride 2^2, ...}; empty where they are not known.
         trained_at: side of the views that it was trained on; None where it is not known.
+        short_side: what the short side of an image was resized to before the central square of `trained_at` that it was
+            measured on, such as 256 for 224; None: the same.
         class_names: of a classifier, whose features are probabilities of these classes; empty where they are not known.
     """
 
@@ -60,6 +62,7 @@ class EncoderSpec:
     trained_at: int | None = None
     class_names: tuple[str, ...] = ()
     crop: bool = False  # as files of earlier versions have it
+    short_side: int | None = None
 
     @property
     def shape(self) -> tuple[int | None, int | None, int]:
@@ -90,6 +93,12 @@ class EncoderSpec:
         if given or height != width:
             return given
         return height or self.trained_at
+
+    def short_side_for(self, size: int) -> int:
+        """What the short side of an image is resized to before its central square of this size."""
+        if self.short_side is None or self.trained_at is None:
+            return size
+        return max(size, round(size * self.short_side / self.trained_at))
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -122,7 +131,7 @@ class EncoderSpec:
         return spec
 
     def _is_usable(self) -> bool:
-        sides = self.height, self.width, self.trained_at, *(self.resize or ())
+        sides = self.height, self.width, self.trained_at, self.short_side, *(self.resize or ())
         counts = self.channels, self.feature_size, *(n for s in self.stages.values() for n in s[1:])
         numbers = *self.mean, *self.std
         return (

@@ -232,7 +232,7 @@ def finetune(
     value, interval = metrics.measure(metric, scores, labels, seed)
     if save_to is not None:
         names = getattr(images, "class_names", None) or ()
-        _whole(run.classifier, several, describe(test)["image_size"], names).save(save_to)
+        _whole(run.classifier, several, describe(test), names).save(save_to)
     return Result(
         protocol="finetune",
         value=value,
@@ -397,14 +397,17 @@ class _Classifier(keras.Model):
         return {"loss": self._loss_tracker.result()}
 
 
-def _whole(classifier: _Classifier, several: bool, size: int | None, names: Sequence[str]) -> Encoder:
-    """One model from images to probabilities of the classes of these names, which was trained at this size."""
+def _whole(classifier: _Classifier, several: bool, test: Mapping[str, Any], names: Sequence[str]) -> Encoder:
+    """One model from images to probabilities of the classes of these names; it sees of them what the test images were."""
     network = classifier.encoder
     height, width, channels = network.input_shape[1:]
     images = keras.Input((height, width, channels), dtype="float32", name="image")
     scores = classifier.head(keras.layers.Flatten()(network(images)))
     found = keras.layers.Activation("sigmoid" if several else "softmax", dtype="float32")(scores)
-    spec = EncoderSpec(height, width, channels, found.shape[-1], trained_at=size, class_names=tuple(names))
+    spec = EncoderSpec(
+        height, width, channels, found.shape[-1], trained_at=test["image_size"],
+        short_side=test.get("short_side"), class_names=tuple(names),
+    )  # fmt: skip
     return Encoder(images, found, spec, "classifier")
 
 

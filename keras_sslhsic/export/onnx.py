@@ -37,7 +37,10 @@ def export_onnx(
     encoder = encoder_of(model)
     encoder.spec.size_for(image_size)
     check_precision(encoder, "ONNX")
-    served, given = tf.function(serve(folded(encoder), image_size)), [image_spec(encoder.spec, image_size)]
+    served, given = (
+        tf.function(serve(folded(encoder), encoder.spec, image_size)),
+        [image_spec(encoder.spec, image_size)],
+    )
     try:
         proto, _ = tf2onnx.convert.from_function(served, input_signature=given, opset=opset)
         content = proto.SerializeToString()

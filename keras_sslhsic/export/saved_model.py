@@ -119,13 +119,15 @@ def write(
     """
 
     def train(image: tf.Tensor) -> tf.Tensor:
-        return serve(model, image_size, training=True)(image)["features"]
+        return serve(model, spec, image_size, training=True)(image)["features"]
 
     size = spec.size_for(image_size)
     sides, stretched = (size, size, spec.channels) if size else spec.shape_seen, resizer(spec)
 
     def fit(image: tf.Tensor) -> tf.Tensor:
-        return traced_square(tf.cast(image, tf.float32)[tf.newaxis], size)[0] if size else stretched(image)
+        if size is None:
+            return stretched(image)
+        return traced_square(tf.cast(image, tf.float32)[tf.newaxis], size, spec.short_side_for(size))[0]
 
     def image_of(data: tf.Tensor) -> tf.Tensor:
         return fit(decoding.pixels(data, spec.channels, max_pixels))
@@ -157,7 +159,7 @@ def write(
         served.variables = [v.value for v in model.variables]
         served.trainable_variables = [v.value for v in model.trainable_variables]
         served.train = traced(train, image_spec(spec, image_size, tf.float32))
-        signatures = {"serving_default": traced(serve(model, image_size), image_spec(spec, image_size))}
+        signatures = {"serving_default": traced(serve(model, spec, image_size), image_spec(spec, image_size))}
         if spec.channels in (1, 3, 4):
             signatures["encoded"] = traced(encoded, tf.TensorSpec([None], tf.string, name="bytes"))
         try:

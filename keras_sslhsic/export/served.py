@@ -20,19 +20,20 @@ def image_spec(spec: EncoderSpec, size: int | None, dtype: tf.DType = tf.uint8) 
 
 
 def serve(
-    model: keras.Model, size: int | None, training: bool = False
+    model: keras.Model, spec: EncoderSpec, size: int | None, training: bool = False
 ) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
     """The function of images, uint8 or float in [0, 255], that is served.
 
     Args:
-        model: an encoder, or what `folded` makes of one.
+        model: an encoder with this spec, or what `folded` makes of one.
+        spec: what it reads and gives.
         size: side of the central squares that it sees of images of any size; None: it sees all of images as it takes them.
         training: whether it trains.
     """
 
     def features(image: tf.Tensor) -> dict[str, tf.Tensor]:
         image = tf.cast(image, tf.float32)
-        seen = traced_square(image, size) if size else image
+        seen = traced_square(image, size, spec.short_side_for(size)) if size else image
         return {"features": model(seen, training=training)}
 
     return features
@@ -56,7 +57,7 @@ def check_answer(
     """Raises ValueError unless a converted encoder answers as what is served does, for one image of noise."""
     sides = (side or 256 for side in encoder.spec.shape[:2])
     image = np.random.default_rng(0).integers(0, 256, (1, *sides, encoder.spec.channels), np.uint8)
-    expected = np.asarray(serve(encoder, size)(tf.constant(image))["features"])
+    expected = np.asarray(serve(encoder, encoder.spec, size)(tf.constant(image))["features"])
     try:
         difference = np.abs(answer(image) - expected).max() / max(1.0, np.abs(expected).max())
     except Exception as error:  # of the runtime

@@ -73,8 +73,8 @@ def extract(
         memory_mb: memory, in 2^20 bytes, of images and of what the network makes of them, as estimated: fewer images go
             into a step if they are large. An image that needs more goes through alone.
         image_size: side of what the encoder sees of an image, its central square (`data.central.central_square`), as
-            evaluations of features see it. None: the side of the squares that it reads or resizes to, or else the size that it
-            was trained at. Where neither is known it sees all of an image.
+            evaluations of features see it, or, of a classifier, the one that measured it. None: the side of the squares that it
+            reads or resizes to, or else the size that it was trained at. Where neither is known it sees all of an image.
 
     Raises:
         ValueError: for another kind of `out`, or one that another encoder or another program wrote, or of other
@@ -218,6 +218,7 @@ class Extractor:
         self, encoder: Encoder, root: Path, batch_size: int, memory_mb: int, image_size: int | None
     ) -> None:
         self.encoder, self.root, self.batch_size, self.image_size = encoder, root, batch_size, image_size
+        self.short_side = encoder.spec.short_side_for(image_size) if image_size else None
         self.fit, self.channels = resizer(encoder.spec), encoder.spec.channels
         # One half for the images that are decoded and wait, one for those that go through the network.
         self.memory = Budget(-(-memory_mb // 2))
@@ -272,11 +273,11 @@ class Extractor:
 
         try:
             with files.open_regular(self.root / name, decode.MAX_BYTES) as stream:
-                image = decode.decode(stream, self.channels, self.image_size, hold=hold)
+                image = decode.decode(stream, self.channels, self.short_side, hold=hold)
         except (decode.DecodeError, OSError) as error:
             return broken_files.reason(error, str(self.root / name))
         if self.image_size:
-            image = central_square(image, self.image_size)
+            image = central_square(image, self.image_size, self.short_side)
         fitted = self.fit(image).numpy()
         lease.hold(fitted.nbytes)
         return fitted

@@ -1,5 +1,6 @@
 """The size that an encoder was trained at: known by its file, used where images are read, said with what comes of it."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from PIL import Image
 
 from keras_sslhsic import cli, export, load_pretrained, save_pretrained
 from keras_sslhsic.data import decode
-from keras_sslhsic.data.central import central_square
-from keras_sslhsic.encoders import EncoderSpec, encoder_of, with_preprocessing
+from keras_sslhsic.data.central import central_square, traced_square
+from keras_sslhsic.encoders import Encoder, EncoderSpec, encoder_of, with_preprocessing
 from keras_sslhsic.zoo.extract import extract
 
 
@@ -128,6 +129,29 @@ def test_exports_resize_to_it(twelve, tmp_path):
             "features"
         ]
         np.testing.assert_allclose(served, plain(seen), rtol=1e-4)
+
+
+def test_of_a_classifier_extract_and_exports_see_what_measured_it(twelve, photos, tmp_path):
+    spec = dataclasses.replace(twelve.spec, short_side=15)
+    assert [spec.short_side_for(size) for size in (12, 24, 4)] == [15, 30, 5]
+    classifier = Encoder(twelve.inputs[0], twelve.outputs[0], spec)
+    classifier.save(tmp_path / "classifier.keras")
+    classifier = load_pretrained(tmp_path / "classifier.keras")
+    assert classifier.spec.short_side == 15
+    with np.load(extract(classifier, photos, tmp_path / "out.npz").out) as found:
+        files = [(photos / name).read_bytes() for name in found["files"]]
+        squares = np.stack([central_square(decode.decode(file), 12, 15) for file in files])
+        np.testing.assert_allclose(found["features"], twelve(squares), rtol=1e-5, atol=1e-5)
+        export.write(classifier, tmp_path / "served")
+        served = tf.saved_model.load(str(tmp_path / "served")).signatures
+        # Means of blocks are rounded in the one, and positions of the kernel.
+        encoded = served["encoded"](bytes=tf.constant(files))["features"]
+        traced = [traced_square(tf.cast(decode.decode(file)[None], tf.float32), 12, 15) for file in files]
+        np.testing.assert_allclose(encoded, twelve(np.concatenate(traced)), rtol=1e-4, atol=1e-4)
+        image = decode.decode(files[0])[None]
+        np.testing.assert_allclose(
+            served["serving_default"](image=image)["features"], encoded[:1], rtol=1e-4, atol=1e-4
+        )
 
 
 def test_the_commands_use_it_and_results_say_it(twelve, photos, tmp_path, monkeypatch, capsys):
