@@ -22,6 +22,10 @@ def check_features(features: np.ndarray | None, name: str = "features") -> np.nd
             f"{name} must be numbers [N, F], found the {type(features).__name__}: give "
             "keras_sslhsic.evaluation.extract_features(encoder, images)."
         )
+    if isinstance(features, tuple):
+        raise ValueError(
+            f"{name} must be numbers [N, F], found a tuple: give features and labels one by one."
+        )
     features = np.asarray(features, np.float32)
     if features.ndim != 2 or 0 in features.shape:
         raise ValueError(f"{name} must be a non-empty matrix [N, F], found shape {features.shape}.")

@@ -172,7 +172,10 @@ def _fit(model: Any, l2: float, features: np.ndarray, labels: np.ndarray) -> Non
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
-    model.set_params(**{"estimator__C" if labels.ndim == 2 else "C": 1.0 / l2})
+    # The gradient at which L-BFGS stops is of the scale of the features: of small ones it is small from the beginning.
+    scale = float(np.linalg.norm(features)) / features.size**0.5
+    given = {"C": 1.0 / l2, "tol": 1e-4 * min(max(10 * scale, 1e-6), 1.0)}
+    model.set_params(**{f"estimator__{name}" if labels.ndim == 2 else name: v for name, v in given.items()})
     # Products with so few columns take several times longer on several threads than on one.
     small = features.size * (int(labels.max()) + 1) < 1e9
     with warnings.catch_warnings(), threadpool_limits(1 if small else None, "blas"):

@@ -93,6 +93,10 @@ def test_default_k_depends_on_the_size_of_the_set(monkeypatch, blobs):
         ({"train_features": np.full([400, 16], np.nan)}, "NaN or infinity in 400 of 400"),
         ({"test_features": np.random.default_rng(0).normal(size=(200, 5))}, "found 16 and 5"),
         ({"train_features": np.ones([400])}, "matrix"),
+        (
+            {"train_features": (np.ones([400, 16]), np.ones(400))},
+            "found a tuple: give features and labels one by one",
+        ),
     ],
 )
 def test_unusable_input_is_named(blobs, change, message):

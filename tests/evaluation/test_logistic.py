@@ -4,7 +4,7 @@ from sklearn.linear_model import LogisticRegression
 
 from keras_sslhsic.data.subsets import stratified_split, stratified_subset
 from keras_sslhsic.evaluation import logistic_regression, metrics
-from keras_sslhsic.evaluation.logistic import L2_GRID
+from keras_sslhsic.evaluation.logistic import L2_GRID, _fit, _model
 
 RANDOM = np.random.default_rng(0).normal(size=(9, 16))
 
@@ -50,6 +50,19 @@ def test_a_planted_penalty_is_found():
     result = logistic_regression(train, test, validation, l2_grid=grid)
     assert 1e-3 < best < 1e4
     assert abs(np.log10(result.l2 / best)) <= 1
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-2, 1e-4])
+def test_the_optimum_is_reached_whatever_the_scale(scale):
+    """With a penalty of the square of the scale, scores are those of the features at scale 1."""
+    generator = np.random.default_rng(0)
+    features, labels = generator.normal(size=(300, 20)), np.arange(300) % 3
+    features[:, :3] += np.eye(3)[labels]
+    expected = LogisticRegression(C=0.1, tol=1e-10, max_iter=10_000).fit(features, labels)
+    model = _model("top1", 1000)
+    _fit(model, 10 * scale**2, scale * features, labels)
+    # The parts of the gradient for one image are below 1e-3 of the scale; its least curvature is that of the penalty, 10 / 300.
+    assert np.linalg.norm(scale * model.coef_ - expected.coef_) < 1e-3 * 63**0.5 / (10 / 300)
 
 
 def test_separable_features_give_1_for_every_metric():
