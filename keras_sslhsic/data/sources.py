@@ -65,6 +65,6 @@ def source(config: ConfigDict, error_log: str | Path = LOG) -> Images:
     name = arguments.pop("source")
     if name == "folder":
         arguments["error_log"] = error_log
-    if arguments.get("host_crops") is True:
-        arguments["host_crops"] = config.views
+    if isinstance(on_host := arguments.get("host_crops"), bool):
+        arguments["host_crops"] = config.views if on_host else None
     return SOURCES[name](**arguments, batch_size=config.batch_size, seed=config.seed)

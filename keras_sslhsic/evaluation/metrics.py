@@ -24,7 +24,8 @@ def check_scores(scores: np.ndarray) -> np.ndarray:
 def top_k(scores: np.ndarray, labels: np.ndarray, k: int = 1) -> float:
     """Share of examples whose label is among the k highest scores.
 
-    A tie counts against the label only where a class of lower number has the same score.
+    A tie counts against the label only where a class of lower number has the same score, and a class that is ruled out is not
+    among the highest.
 
     Args:
         scores: float [N, C]; -inf for a class that is ruled out.
@@ -43,7 +44,7 @@ def top_k(scores: np.ndarray, labels: np.ndarray, k: int = 1) -> float:
     own = np.take_along_axis(scores, labels[:, None], axis=1)
     before = np.arange(scores.shape[1]) < labels[:, None]
     rank = np.sum((scores > own) | ((scores == own) & before), axis=1)
-    return float(np.mean(rank < k))
+    return float(np.mean((rank < k) & ~np.isneginf(own[:, 0])))
 
 
 def mean_per_class(predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> float:

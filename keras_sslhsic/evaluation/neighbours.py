@@ -95,9 +95,11 @@ def knn(
         # Dividing all votes of a query by the largest one keeps exp() in range.
         weights = np.exp((similarity - similarity.max(axis=1, keepdims=True)) / temperature)
         cells = np.arange(len(block))[:, None] * num_classes + train_labels[index]
-        votes[start : start + len(block)] = np.bincount(
-            cells.ravel(), weights.ravel(), len(block) * num_classes
-        ).reshape(-1, num_classes)
+        size = len(block) * num_classes
+        cast = np.bincount(cells.ravel(), weights.ravel(), size)
+        # A class without a neighbour is none of the five nearest, though there may be fewer than five.
+        cast[np.bincount(cells.ravel(), minlength=size) == 0] = -np.inf
+        votes[start : start + len(block)] = cast.reshape(-1, num_classes)
     top1 = metrics.top_k(votes, test_labels)
     given = {"k": k, "temperature": temperature}
     return Result(

@@ -127,7 +127,8 @@ def of_data(data: str) -> ConfigDict:
 
 
 def _arguments(data: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if name not in ("source", "host_crops", "cache")}
+    left_out = ("source", "host_crops", "cache", "cache_dir", "cache_bytes")
+    return {name: value for name, value in data.items() if name not in left_out}
 
 
 def _look(source: str, data: dict[str, Any]) -> Found:

@@ -240,9 +240,8 @@ def to_evaluate(x: Given, replicas: int) -> Any:
         return _shared(dataset.filter(lambda *batch: _count(batch) >= least).map(even))
 
     if isinstance(x, Images):
-        if x.num_examples % x.batch_size < least <= x.batch_size <= x.num_examples:
-            x = x.ordered(drop_remainder=True)
-        x = x.batches(epochs=1)
+        too_few = x.num_examples % x.batch_size < least <= x.batch_size <= x.num_examples
+        x = x.ordered(drop_remainder=too_few).batches(epochs=1)
     return _changed(x, measured)
 
 

@@ -265,7 +265,7 @@ class Trainer(EncodingModel):
         replicas cannot share evenly.
 
         Args:
-            x: as in `fit`; the batches need not be of one size. Of a data set of `keras_sslhsic.data`, one epoch.
+            x: as in `fit`; the batches need not be of one size. Of a data set of `keras_sslhsic.data` all images, once.
             y: labels of arrays, int [N]; optional.
             batch_size: of arrays, 32 by default.
             verbose: as in Keras.

@@ -70,6 +70,18 @@ def test_random_labels_give_chance_within_the_interval():
     assert 0.42 < result.top5 < 0.58
 
 
+def test_a_class_without_a_neighbour_is_not_among_the_five_nearest():
+    generator = np.random.default_rng(0)
+    features, labels = generator.normal(size=(300, 4)), generator.integers(10, size=300)
+    one = knn(features[:200], labels[:200], features[200:], labels[200:], k=1)
+    assert one.top5 == one.top1
+    two = knn(features[:200], labels[:200], features[200:], labels[200:], k=2)
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    similarity = unit[200:] @ unit[:200].T
+    near = labels[:200][np.argsort(-similarity, axis=1)[:, :2]]
+    assert two.top5 == np.mean((near == labels[200:, None]).any(axis=1))
+
+
 def test_default_k_depends_on_the_size_of_the_set(monkeypatch, blobs):
     monkeypatch.setattr(neighbours, "_LARGE", 400)
     assert knn(*blobs).k == 200

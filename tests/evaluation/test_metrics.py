@@ -134,3 +134,6 @@ def test_scores_of_what_diverged_are_never_right(metric, score):
 
 def test_a_class_may_be_ruled_out():
     assert metrics.top_k(np.array([[-np.inf, 1.0], [-np.inf, 0.0]]), np.array([1, 0])) == 0.5
+    assert (
+        metrics.top_k(np.array([[-np.inf, 1.0], [-np.inf, 0.0]]), np.array([1, 0]), 2) == 0.5
+    )  # nor the second best

@@ -12,6 +12,7 @@ import tensorflow as tf
 import keras_sslhsic
 from keras_sslhsic import LARS, SSLHSIC, callbacks, data, losses, strategy, views
 from keras_sslhsic.encoders import with_preprocessing
+from keras_sslhsic.training import streams
 
 PACKAGE = str(Path(keras_sslhsic.__file__).parent)
 N = 16
@@ -172,6 +173,15 @@ class Uneven(keras.utils.PyDataset):
 
     def on_epoch_end(self):
         self.epochs += 1
+
+
+@pytest.mark.parametrize(("size", "expected"), [(8, [8, 8, 6]), (7, [7, 7, 7])])
+def test_evaluate_measures_all_images_of_a_handle(size, expected):
+    """But for a last one, of which alone nothing can be measured; training leaves out what fills no batch."""
+    images = data.from_arrays(np.arange(22, dtype=np.uint8).reshape(22, 1, 1, 1), batch_size=size)
+    found = [batch["image"] for batch in streams.to_evaluate(images, 1).as_numpy_iterator()]
+    assert [len(batch) for batch in found] == expected
+    assert len({*np.concatenate(found).ravel().tolist()}) == sum(expected)
 
 
 def test_a_last_batch_of_another_size_is_evaluated_and_not_trained_on(doors, photos):
