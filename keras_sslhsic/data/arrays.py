@@ -1,5 +1,6 @@
 """Images from arrays in memory, or mapped into it."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -111,6 +112,11 @@ class ArrayImages(Images):
         class_names: Sequence[str] | None = None,
         **order: Any,
     ) -> None:
+        takes = [field.name for field in dataclasses.fields(Order)][2:]
+        if unknown := [name for name in order if name not in takes]:
+            raise TypeError(
+                f"from_arrays has no argument {unknown[0]}: it has batch_size, class_names, {', '.join(takes)}."
+            )
         images, labels = unpack(x)
         y = labels if y is None else y
         crops = isinstance(images, tuple)

@@ -332,6 +332,8 @@ def detect(
         recipe=recipe | {"momentum": 0.9, "weight_decay": 4e-5, "engine": found["engine"]},
         details={
             f"{name}_{size.removeprefix('AP')}": one[size]
+            if one[size] >= 0
+            else None  # without objects of that size
             for name, one in measured.items()
             for size in ("AP50", "AP75", "APs", "APm", "APl")
         },

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic import compat
-from keras_sslhsic.data.images import Images, unpack, warn_of_left_out
+from keras_sslhsic.data.images import unpack, warn_of_left_out
 from keras_sslhsic.data.python_map import as_raised
 from keras_sslhsic.encoders import network_to_train, small_maps, unlabelled, with_preprocessing
 from keras_sslhsic.encoders.checks import check_network, warn_of_top
@@ -124,8 +124,8 @@ class EncodingModel(keras.Model):
         inputs.look(given, self.encoder.input_shape[1:])
         data = streams.to_predict(given, self.distribute_strategy.num_replicas_in_sync)
         with warnings.catch_warnings():
-            if isinstance(given, Images) and steps is None:
-                # All of it is read, however many files are broken.
+            if steps is None:
+                # All of it is read, however many files are broken, or however long a generator is.
                 warnings.filterwarnings("ignore", "Your input ran out of data")
             found = super().predict(data, verbose=verbose, steps=steps, callbacks=callbacks)
         features = found[0][found[1]] if isinstance(found, list | tuple) else found

@@ -41,6 +41,13 @@ def test_batches_hold_the_images_and_their_labels():
     assert "label" not in from_arrays(X, batch_size=8).element_spec
 
 
+def test_an_argument_of_other_sources_is_named():
+    with pytest.raises(
+        TypeError, match="from_arrays has no argument host_crops: it has batch_size, class_names, seed"
+    ):
+        data.from_arrays(np.zeros([4, 8, 8, 3], np.uint8), batch_size=2, host_crops="byol")
+
+
 def test_each_epoch_is_a_permutation_of_its_own_and_repeats_with_the_seed():
     def epochs(seed):
         batches = ids(from_arrays(X, batch_size=10, seed=seed, drop_remainder=False).batches(epochs=2))
