@@ -45,7 +45,7 @@ def test_an_argument_of_other_sources_is_named():
     with pytest.raises(
         TypeError, match="from_arrays has no argument host_crops: it has batch_size, class_names, seed"
     ):
-        data.from_arrays(np.zeros([4, 8, 8, 3], np.uint8), batch_size=2, host_crops="byol")
+        from_arrays(np.zeros([4, 8, 8, 3], np.uint8), batch_size=2, host_crops="byol")
 
 
 def test_each_epoch_is_a_permutation_of_its_own_and_repeats_with_the_seed():
