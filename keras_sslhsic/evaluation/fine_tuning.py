@@ -31,7 +31,7 @@ from keras_sslhsic.evaluation.sweep import (
     training_settings,
     warn_of_batch,
 )
-from keras_sslhsic.training import ema
+from keras_sslhsic.training import ema, penalties
 
 
 @dataclass(frozen=True)
@@ -336,6 +336,8 @@ def _train(
     replicas = network.distribute_strategy.num_replicas_in_sync
     batches, batch_size, steps_per_epoch = stream(train, recipe.batch_size, seed, recipe.crop_area, replicas)
     check_images(batches.element_spec[0], shape_read(network))
+    if several:  # Keras adds up a batch of all replicas, which booleans do not take
+        batches = batches.map(lambda images, labels: (images, tf.cast(labels, tf.float32)))
     recipe = _scaled(recipe, batch_size)
     steps = recipe.steps or (recipe.epochs or 1) * steps_per_epoch
     momentum = batch_norm_momentum(steps_per_epoch)
@@ -343,16 +345,11 @@ def _train(
     before = [layer.momentum for layer in layers]
     for layer in layers:
         layer.momentum = momentum
-    loss = keras.losses.BinaryCrossentropy if several else keras.losses.SparseCategoricalCrossentropy
     try:
-        classifier = _Classifier(network, num_classes, recipe)
-        classifier.compile(
-            keras.optimizers.SGD(
-                keras.optimizers.schedules.CosineDecay(1.0, steps), momentum=0.9, nesterov=True
-            ),
-            loss(from_logits=True),
-            jit_compile=False,
-        )
+        with network.distribute_strategy.scope():
+            classifier = _Classifier(network, num_classes, recipe, several)
+            rate = keras.optimizers.schedules.CosineDecay(1.0, steps)
+            classifier.compile(keras.optimizers.SGD(rate, momentum=0.9, nesterov=True), jit_compile=False)
         history = classifier.fit(batches.take(steps), shuffle=False, verbose=1 if verbose else 0)
     finally:
         for layer, value in zip(layers, before, strict=True):
@@ -363,12 +360,12 @@ def _train(
 class _Classifier(keras.Model):
     """Encoder and head. SGD is linear in the gradient: a factor on it is a learning rate of its own."""
 
-    def __init__(self, encoder: keras.Model, num_classes: int, recipe: FinetuneRecipe) -> None:
+    def __init__(self, encoder: keras.Model, num_classes: int, recipe: FinetuneRecipe, several: bool) -> None:
         super().__init__(name="classifier")
         self.encoder = encoder
         compat.set_trainable(self.encoder, True)
         self.head = keras.layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32")
-        self.recipe = recipe
+        self.recipe, self.several = recipe, several
 
     def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
         features = self.encoder(images, training=training)
@@ -377,7 +374,8 @@ class _Classifier(keras.Model):
     def train_step(self, data: tuple[tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
         images, labels = data
         with tf.GradientTape() as tape:
-            loss = self.compute_loss(y=labels, y_pred=self(images, training=True))
+            # Not Keras's losses: over several replicas those of late versions are divided by their number already.
+            loss = _cross_entropy(labels, self(images, training=True), self.several) + penalties.added([self])
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         variables = self.trainable_variables
         gradients = tape.gradient(loss, variables)
@@ -395,6 +393,15 @@ class _Classifier(keras.Model):
         )
         self._loss_tracker.update_state(loss)
         return {"loss": self._loss_tracker.result()}
+
+
+def _cross_entropy(labels: tf.Tensor, scores: tf.Tensor, several: bool) -> tf.Tensor:
+    """The mean over the images, and of several classes an image, float32 [B, K], over those; float32 []."""
+    if several:
+        each = tf.nn.sigmoid_cross_entropy_with_logits(labels, scores)
+    else:
+        each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
+    return tf.reduce_mean(each)
 
 
 def _whole(classifier: _Classifier, several: bool, test: Mapping[str, Any], names: Sequence[str]) -> Encoder:

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_sslhsic import export_saved_model
-from keras_sslhsic.evaluation import FinetuneRecipe, finetune
+from keras_sslhsic.evaluation import FinetuneRecipe, fine_tuning, finetune
 from keras_sslhsic.evaluation.fine_tuning import SEMI_SUPERVISED, TRANSFER, batch_norm_momentum, recipes
 from keras_sslhsic.evaluation.images import of_arrays
 from keras_sslhsic.zoo import load_pretrained
@@ -48,6 +48,32 @@ def test_in_place_changes_every_tensor_and_restores_the_momentum(make_encoder, p
     result = finetune(encoder, *pictures, recipe=dataclasses.replace(RECIPE, steps=3), in_place=True)
     assert not any(same(before, encoder))
     assert norm.momentum == 0.77 and result.batch_norm_momentum == 0.9
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_step_of_two_replicas_is_that_of_one_device(several):
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (16, 4, 4, 1), np.uint8)
+    labels = generator.random((16, 3)) < 0.5 if several else np.arange(16) % 3
+    splits = [of_arrays(images, labels)] * 2
+    recipe = dataclasses.replace(RECIPE, steps=1, batch_size=16, crop_area=None, weight_decay=0.1)
+    strategy = tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    trained = []
+    for scope in (tf.distribute.get_strategy().scope(), strategy.scope()):
+        keras.utils.set_random_seed(0)
+        with scope:
+            dense = keras.layers.Dense(5, "tanh", kernel_regularizer=keras.regularizers.L2(0.01))
+            encoder = keras.Sequential([keras.Input((4, 4, 1)), keras.layers.Flatten(), dense])
+        before = copies(encoder)
+        run = fine_tuning._train(encoder, splits[0], recipe, 3, several, 0, False)
+        trained.append(run.classifier.get_weights())
+        assert not any(same(before, encoder)[:1])
+    for one, other in zip(*trained, strict=True):
+        # Sums of 16 terms, in another order.
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=16 * 2**-24)
+    assert np.abs(trained[0][-1]).max() > 1e-4  # the bias of the head has moved from 0
 
 
 @pytest.mark.parametrize("steps, momentum", [(1, 0.9), (100, 0.9), (200, 0.95), (1000, 0.99)])
