@@ -19,6 +19,6 @@ def test_bundled_weights_are_frozen_or_trainable_as_asked():
 
 def test_fine_tuning_reaches_an_encoder_that_was_loaded_frozen():
     encoder = keras_sslhsic.load_pretrained("r18_fashion")
-    classifier = _Classifier(encoder, 10, None)
+    classifier = _Classifier(encoder, 10, None, several=False)
     classifier(np.zeros((1, 28, 28, 1), np.uint8))
     assert len(classifier.trainable_variables) == 63 + 2
