@@ -129,9 +129,8 @@ def _to_mode(image: "Image.Image", mode: str) -> "Image.Image":
         image = Image.fromarray((values >> 8).astype(np.uint8))
         if isinstance(key, int):
             image.putalpha(Image.fromarray(np.where(values == key, 0, 255).astype(np.uint8)))
-    elif (
-        isinstance(key, tuple) and max(key) > 255
-    ):  # of a colour of 16 bits Pillow keeps the high bytes alone
+    elif isinstance(key, tuple) and max(key) > 255:
+        # Of a colour of 16 bits Pillow keeps the high bytes alone.
         image.info["transparency"] = tuple(value >> 8 for value in key)
     if mode != "RGBA" and image.has_transparency_data:
         transparent = image.convert("RGBA")

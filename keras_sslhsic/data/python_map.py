@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-_raised: list[
-    Exception
-] = []  # the last that functions raised, without their frames, which hold the functions
+# The last that functions raised, without their frames, which hold the functions.
+_raised: list[Exception] = []
 
 
 @contextlib.contextmanager

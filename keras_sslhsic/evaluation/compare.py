@@ -94,9 +94,8 @@ def compare(
             if "seed" in protocol.settings:
                 settings.setdefault("seed", seed)
             result = protocol.run(encoder, splits, features=features, verbose=verbose, **settings)
-            if (
-                not is_network
-            ):  # a function has no hash that would tell those of gray and of colour images apart
+            if not is_network:
+                # A function has no hash that would tell those of gray and of colour images apart.
                 channels = shape_of(splits["test"])[-1]
                 result = dataclasses.replace(result, details={**result.details, "channels": channels})
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

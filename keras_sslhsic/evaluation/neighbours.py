@@ -116,9 +116,8 @@ def knn(
 def unit_rows(features: np.ndarray) -> np.ndarray:
     """Features [N, F] divided by their norms, of whatever scale; zero stays zero."""
     largest = np.abs(features).max(axis=1, keepdims=True)
-    scaled = features / np.where(
-        largest == 0, 1, largest
-    )  # squares of float32 leave its range from 1e19 on, and below 1e-19
+    # Squares of float32 leave its range from 1e19 on, and below 1e-19.
+    scaled = features / np.where(largest == 0, 1, largest)
     return scaled / np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1)
 
 
