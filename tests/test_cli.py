@@ -104,6 +104,8 @@ def test_help_says_what_every_command_does(capsys):
         (["export", "--model", "none.keras", "--out", "x"], "no file or folder none.keras"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--data", "nowhere"], "nowhere is no folder, and"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--data", "../no where"], "no file or folder ../no where"),
+        (["evaluate", "transfer", "--encoder", "r18_fashion"], "transfer needs images of another kind than a run has: name"),
+        (["evaluate", "depth", "--encoder", "r18_fashion"], "depth needs images of another kind than a run has: name"),
         (["evaluate", "transfer", "--encoder", "r18_fashion", "--data", "web"], "Unknown transfer set 'web'"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--seed", "-1"], "seed must be None or at least 0, found -1"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--k", "0"], "k must be at least 1, found 0"),
@@ -659,7 +661,7 @@ def test_names_are_told_with_their_control_characters_escaped(photos, capsys):
     assert cli.main(["report", "empty\x1b"]) == 2
     told = "".join(capsys.readouterr())
     assert "\x1b" not in told
-    assert r"knn on a\x1b[31m at 28 pixels: top1" in told and r"Added to b\x1b.jsonl." in told
+    assert r"knn on a\x1b[31m at 28 pixels: top1" in told and r"The result is in b\x1b.jsonl." in told
     assert r"No results in empty\x1b: run an evaluation first." in told
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from pathlib import Path
 
 import keras
@@ -10,7 +11,7 @@ import pytest
 from keras_sslhsic import losses
 from keras_sslhsic.losses import LOSSES
 from keras_sslhsic.methods import METHODS
-from keras_sslhsic.runs import config, folder, schema
+from keras_sslhsic.runs import build, config, folder, schema
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
@@ -209,7 +210,7 @@ def test_what_a_config_leaves_out_has_its_default():
     # Images and network have the channels of the views.
     assert (settings.data.channels, settings.encoder.input_shape[-1], settings.views.size) == (1, 1, 28)
     assert settings.optimizer.to_dict() == {
-        "name": "sgd", "learning_rate": 0.4, "weight_decay": 1e-6, "warmup_epochs": 10,
+        "name": "sgd", "learning_rate": 0.05, "weight_decay": 1e-3, "warmup_epochs": 10,
     }  # fmt: skip
     assert settings.loss.to_dict() == {"name": "ssl_hsic", "gamma": 2.0}
     assert config.completed(settings) == settings
@@ -275,6 +276,37 @@ def test_another_loss_leaves_out_the_arguments_of_the_former():
     with pytest.warns(UserWarning, match=left_out):
         settings = run_of("loss.temperature=0.2", "loss.name=info_nce")
     assert settings.loss.to_dict() == {"name": "info_nce", "temperature": 0.2}
+
+
+def test_every_optimizer_has_a_learning_rate_of_its_own(monkeypatch):
+    assert {*schema.RATES} == {*build.OPTIMIZERS}
+    for name, (rate, decay) in schema.RATES.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error" if name == "adamw" else "ignore")
+            chosen = config.completed(config.load(FASHION, [f"optimizer.name={name}"])).optimizer
+        assert (chosen.name, chosen.learning_rate, chosen.weight_decay) == (name, rate, decay)
+        assert chosen.warmup_epochs == 1
+    left_out = "optimizer.name=sgd: .* left out: optimizer.learning_rate, optimizer.weight_decay"
+    with pytest.warns(UserWarning, match=left_out):
+        settings = config.load(FASHION, ["optimizer.weight_decay=0.5", "optimizer.name=sgd"])
+    assert config.completed(settings).optimizer.weight_decay == 0.5
+    with pytest.warns(UserWarning, match="left out"):
+        mine = config.completed(config.load(FASHION, ["optimizer.name=mine"]))
+    assert (mine.optimizer.learning_rate, mine.optimizer.weight_decay) == (None, 0.0)
+    with pytest.raises(ValueError, match="Unknown optimizer 'mine'"):
+        build.build_optimizer(mine, 1, [])
+    monkeypatch.setattr(build, "OPTIMIZERS", {"mine": keras.optimizers.Adam})
+    with pytest.raises(ValueError, match=r"gives no optimizer\.learning_rate, and mine has none"):
+        build.build_optimizer(mine, 1, [])
+
+
+def test_naming_what_is_chosen_by_default_leaves_nothing_out(tmp_path):
+    path = tmp_path / "plain.py"
+    path.write_text(
+        "def get_config():\n    return {'model': {'target': False}, 'optimizer': {'learning_rate': 0.1}}\n"
+    )
+    settings = config.load(path, ["method=ssl_hsic", "optimizer.name=lars"])
+    assert settings.model.target is False and settings.optimizer.learning_rate == 0.1
 
 
 @pytest.mark.parametrize("name", OURS)

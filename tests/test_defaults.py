@@ -94,11 +94,20 @@ def test_what_the_command_says_comes_before_what_suits(chosen, capsys):
     assert found.model.target is False and found.model.projector_hidden == 1024
     told = capsys.readouterr().out
     assert "times 4/256" in told and "batch_size:" not in told
-    assert "r18_1x of width 0.5, for 12 images, but encoder.width=0.125\n" in told
+    assert "r18_1x of width 0.5, for 12 images; " in told and ", but encoder.width=0.125\n" in told
     found = chosen("--config", str(ROOT / "configs/folder.py"), "--data", "flat", "--config.views.size=16")
     assert (found.name, found.data.path, found.views.size) == ("folder", "flat", 16)
     assert "num_classes" not in found.model and not len(found.evals)
     assert found.data.image_size == 18
+
+
+def test_another_optimizer_has_its_own_learning_rate_and_a_fast_stem_is_named(chosen, capsys):
+    found = chosen("--data", "classes", "--config.optimizer.name=lars").optimizer
+    assert (found.name, found.learning_rate, found.weight_decay) == ("lars", 0.4, 1e-6)
+    told = capsys.readouterr().out
+    assert "but optimizer.name=lars\n" in told and "encoder.stem=small sees" in told
+    found = chosen("--data", "classes", "--config.optimizer.name=sgd", "--config.optimizer.learning_rate=0.1")
+    assert (found.optimizer.learning_rate, found.optimizer.weight_decay) == (0.1, 1e-3)
 
 
 def test_a_preset_of_views_leaves_what_else_suits(chosen, capsys):

@@ -34,7 +34,9 @@ def _evaluate_arguments(parser: argparse.ArgumentParser, settings_of: str | None
     )
     parser.set_defaults(print_help=parser.print_help)
     parser.add_argument(
-        "--run", dest="run_folder", help="a run folder: its encoder, compared with the one it started from"
+        "--run",
+        dest="run_folder",
+        help="a run folder: its encoder; without PROTOCOL or with `all`, beside the one it started from and raw pixels",
     )
     parser.add_argument("--encoder", help="a name of the zoo, a .keras file, or a folder of save_pretrained")
     parser.add_argument(
@@ -98,7 +100,7 @@ def _settings() -> dict[str, dict[str, Any]]:
 def _evaluate(options: argparse.Namespace) -> None:
     from keras_sslhsic.evaluation import PROTOCOLS
     from keras_sslhsic.evaluation.compare import BUNDLED, raw_pixels
-    from keras_sslhsic.evaluation.loading import FOR_FEATURES
+    from keras_sslhsic.evaluation.loading import FOR_FEATURES, FOR_TRAINING
     from keras_sslhsic.evaluation.reporting import table
     from keras_sslhsic.evaluation.settings import checked, flags, layered
     from keras_sslhsic.runs import config, evaluate
@@ -167,6 +169,11 @@ def _evaluate(options: argparse.Namespace) -> None:
     # Before anything is loaded.
     where = checked(protocol.name, protocol.needs.settings, where)
     protocol.arguments_of(settings)
+    if not options.data and protocol.needs not in (FOR_FEATURES, FOR_TRAINING):
+        raise ValueError(
+            f"{protocol.name} needs images of another kind than a run has: name some by --data, as `keras-sslhsic evaluate "
+            f"{protocol.name} --help` says."
+        )
     encoder = arguments.load(name)
     if not (options.data or options.run_folder) and encoder.spec.channels != 1:
         raise ValueError(
@@ -193,7 +200,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         print(
             f"{protocol.name} on {display(data)}{at}: {measure.metric} {measure.text()}, the 95 % interval in brackets"
         )
-    print(f"Added to {display(out)}.")
+    print(f"The result is in {display(out)}.")
     if settings.get("save_to"):
         print(f"The classifier is in {display(settings['save_to'])}.")
 

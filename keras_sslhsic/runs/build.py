@@ -89,14 +89,23 @@ def build_optimizer(
         config: of a run.
         steps_per_epoch: batches in an epoch.
         variables: what it will train; biases and BatchNorm are left out of weight decay.
+
+    Raises:
+        ValueError: for an unknown optimizer, or one of your own without a learning rate.
     """
     settings = config.optimizer
+    make = OPTIMIZERS[settings.name]
+    if settings.learning_rate is None:
+        raise ValueError(
+            f"The config gives no optimizer.learning_rate, and {settings.name} has none of its own here: give it the peak for "
+            "a batch of 256."
+        )
     rate = schedules.warmup_cosine(
         schedules.scaled_learning_rate(settings.learning_rate, config.batch_size),
         total_steps=config.epochs * steps_per_epoch,
         warmup_steps=min(settings.warmup_epochs, config.epochs - 1) * steps_per_epoch,
     )
-    optimizer = OPTIMIZERS[settings.name](rate, weight_decay=settings.weight_decay)
+    optimizer = make(rate, weight_decay=settings.weight_decay)
     if not isinstance(optimizer, lars.LARS):  # which leaves them out by itself
         optimizer.exclude_from_weight_decay([v for v in variables if not lars.is_adapted(v)])
     return optimizer

@@ -1,5 +1,6 @@
 """Experiments as Python files: loading `get_config()`, changing fields from the command line, filling in defaults."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib.util
@@ -81,8 +82,9 @@ def overridden(
     Args:
         config: of a run, or settings of a protocol.
         overrides: `field=value` or `field.sub=value`, values as Python literals; a word that is none is a string. Of a run,
-            fields that the file leaves out too. A choice (method, loss.name, data.source) leaves out what the file has for
-            the former one and the new one does not take, with a warning; data.path and data.name choose the source too.
+            fields that the file leaves out too. A choice (method, loss.name, data.source, optimizer.name) leaves out what
+            the file has for the former one and the new one does not take, with a warning; data.path and data.name choose the
+            source too.
         filled: is called once the images, the method and the numbers of the run itself are set, for what is left out then.
 
     Raises:
@@ -118,6 +120,11 @@ _GOVERNED: Mapping[str, tuple[str, Callable[[str], schema.Fields]]] = {
     "data.source": ("data", schema.source_fields),
     "method": ("model", schema.method_fields),
     "loss.name": ("loss", schema.loss_fields),
+    # What suits one optimizer is far from what suits another.
+    "optimizer.name": (
+        "optimizer",
+        lambda name: schema.fields_of(schema.Optimizer, "learning_rate", "weight_decay"),
+    ),
 }
 # They are set first, in this order; presets of views before single fields.
 _FIRST = (*_GOVERNED, "views")
@@ -203,7 +210,7 @@ def set_field(config: ConfigDict, field: str, value: Any) -> None:
         known = [*dict.fromkeys([*leaves, *_fields_left_out(config)])]
         if field not in known and parents[:1] != ["evals"]:
             raise ValueError(schema.unknown(field, known))
-    if field in _GOVERNED and value != leaves.get(field):
+    if field in _GOVERNED and value != _chosen(config, field):
         _leave_out(config, field, value)
     with config.unlocked():
         if preset or (parents[:1] == ["views"] and not isinstance(config.get("views"), ConfigDict)):
@@ -238,6 +245,13 @@ def _fields_left_out(config: ConfigDict) -> list[str]:
     return [name for name in (name.removeprefix(".") for name in names) if name not in sections]
 
 
+def _chosen(config: ConfigDict, choice: str) -> Any:
+    """What a config has for a choice, be it by default."""
+    with contextlib.suppress(ValueError):
+        config = completed(config)
+    return flatten(config).get(choice)
+
+
 def _leave_out(config: ConfigDict, choice: str, value: Any) -> None:
     """Removes what a config has for its former choice, and the new one does not take; says so."""
     section, fields = _GOVERNED[choice]
@@ -249,7 +263,7 @@ def _leave_out(config: ConfigDict, choice: str, value: Any) -> None:
         gone += ["model.target", "model.predictor"]
         if config.get("loss") and config.loss.name != schema.loss_of(value):
             gone.append("loss")
-    else:
+    elif choice == "loss.name":
         needs = {part: getattr(LOSSES[value], f"needs_{part}") for part in ("target", "predictor")}
         gone += [f"model.{part}" for part, need in needs.items() if need not in (None, model.get(part))]
     gone = [field for field in dict.fromkeys(gone) if field in flatten(config) or field == "loss"]

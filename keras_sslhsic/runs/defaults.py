@@ -26,6 +26,8 @@ from keras_sslhsic.zoo import load_pretrained
 
 LOOKED_AT = 64  # images, for their size, mean and standard deviation
 SIDE = 96  # of views of large images: objects can be told, and a step takes a fifth of that of 224 pixels
+TINY = 32  # up to this side the stem of large images leaves maps of some 7 x 7 pixels
+STEM = "; its stem is the fast one, encoder.stem=small sees sixteen times as many pixels"
 SMALL = 64  # up to this side images are seen at their own size
 STEPS = 1500  # of the default run; fewer epochs for more images, within 20 and 100
 CACHED = 2**29  # bytes of decoded images that are kept in memory
@@ -189,21 +191,18 @@ def _choose(
             "projection_dim": 256,
             "weight_ema": 0.99 if epochs * steps <= 10_000 else 0.999,
         },
-        "optimizer": {
-            "name": "adamw",
-            "learning_rate": 8e-3,
-            "weight_decay": 0.0,
-            "warmup_epochs": max(1, epochs // 20),
-        },
+        "optimizer": {"name": "adamw", "warmup_epochs": max(1, epochs // 20)},
     }
+    rate = schema.RATES["adamw"][0]
     why = {
         "views": f"{size} pixels"
         + (", the size of the images" if own_size else f", cut from images read at {read}")
         + (", without changes of colour" if found.channels != 3 else ""),
-        "encoder": f"{network['name']} of width {network.get('width', 1.0):g}, for {counted(found.number, 'image')}",
+        "encoder": f"{network['name']} of width {network.get('width', 1.0):g}, for {counted(found.number, 'image')}"
+        + (STEM if size <= TINY else ""),
         "batch_size": f"{batch}, so that an epoch has {counted(steps, 'step')}",
         "epochs": f"{epochs}, {epochs * steps:,} steps in all; more of them are better",
-        "optimizer": f"adamw, learning rate {8e-3 * batch / 256:g}, the default run's 0.008 for 256 images times {batch}/256",
+        "optimizer": f"adamw, learning rate {rate * batch / 256:g}, the default run's {rate} for 256 images times {batch}/256",
     }
     if schema.loss_of(method) == "ssl_hsic":
         # The ratio that gamma is held against grows with the batch; a third of its bound is what the paper's 3 is at 128.
