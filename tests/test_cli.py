@@ -396,6 +396,10 @@ def test_an_export_replaces_the_file_of_before(name, tmp_path, monkeypatch, caps
     assert cli.main(["export", "--model", "a", "--out", str(tmp_path / name)]) == 0
     assert written == [str(tmp_path / name)]
     assert "it sees central squares, resized to 8 x 8 pixels." in capsys.readouterr().out
+    classifier = SimpleNamespace(spec=EncoderSpec(8, 8, 1, 4, trained_at=8, short_side=9))
+    monkeypatch.setattr(cli.arguments, "load", lambda name: classifier)
+    assert cli.main(["export", "--model", "a", "--out", str(tmp_path / name)]) == 0
+    assert "whose short side is resized to 9 pixels, of them the central 8 x 8" in capsys.readouterr().out
     (tmp_path / "folder.tflite").mkdir()
     assert cli.main(["export", "--model", "a", "--out", str(tmp_path / "folder.tflite")]) == 2
     assert "is a folder: give the name of a file" in capsys.readouterr().err

@@ -46,6 +46,8 @@ def _export(options: argparse.Namespace) -> None:
     height, width, _ = encoder.spec.shape
     whole = f"images of {height} x {width} pixels" if height and width else "all of an image, as it is given"
     seen = f"central squares, resized to {size} x {size} pixels" if size else whole
+    if size and (short := encoder.spec.short_side_for(size)) != size:
+        seen = f"images whose short side is resized to {short} pixels, of them the central {size} x {size}, as it was measured"
     print(f"Wrote {display(options.out)}; it sees {seen}.")
 
 

@@ -117,8 +117,14 @@ class EncoderSpec:
         """Reads back what `to_dict` gives.
 
         Raises:
-            ValueError: if it is something else; a file may come from anywhere.
+            ValueError: if it is something else; a file may come from anywhere, also from a later version of this package.
         """
+        known = {field.name for field in dataclasses.fields(cls)}
+        if isinstance(fields, Mapping) and known < fields.keys():
+            raise ValueError(
+                f"A later version of keras_sslhsic saved this encoder, whose spec has more than this one knows "
+                f"({', '.join(sorted(map(repr, fields.keys() - known)))}): install a newer keras_sslhsic."
+            )
         try:
             stages = {str(name): Stage(**stage) for name, stage in fields["stages"].items()}
             lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}

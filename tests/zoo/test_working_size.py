@@ -50,6 +50,8 @@ def test_files_keep_it_and_those_of_before_have_none(twelve, tmp_path):
     assert EncoderSpec.from_dict(fields).size_for(None) is None
     with pytest.raises(ValueError, match="spec of the encoder is damaged"):
         EncoderSpec.from_dict({**fields, "trained_at": "12"})
+    with pytest.raises(ValueError, match=r"A later version of keras_sslhsic .* \('wings'\): install"):
+        EncoderSpec.from_dict({**twelve.spec.to_dict(), "wings": 2})
     assert load_pretrained("r18_fashion").spec.size_for(None) == 28  # its entry says it
 
 
