@@ -149,15 +149,23 @@ def append(path: str | os.PathLike, result: Result) -> None:
 def read(path: str | os.PathLike) -> list[Result]:
     """Reads the results of one file, or of every `results.jsonl` under a folder, in the order of their time.
 
-    A line that is damaged, or whose values are no result's, is left out with a warning, which names it.
+    A line that is damaged, or whose values are no result's, is left out with a warning, which names it; so is a file of
+    something else among others.
 
     Raises:
         FileNotFoundError: if there is none.
-        ValueError: if a file holds something else than results.
+        ValueError: if the one file holds something else than results.
     """
     path = Path(path)
     files = sorted(path.rglob("results.jsonl")) if path.is_dir() else [path]
-    results = [result for file in files for result in _results(file)]
+    results: list[Result] = []
+    for file in files:
+        try:
+            results += _results(file)
+        except ValueError as error:
+            if len(files) == 1:
+                raise
+            warn(f"{error} The file is left out.")
     if not results:
         raise FileNotFoundError(f"No results in {display(path)}: run an evaluation first.")
     return sorted(results, key=lambda result: result.time)
@@ -199,8 +207,7 @@ def _is_result(found: Mapping[str, Any]) -> bool:
     match found:
         case {"protocol": str(), "value": value, "interval": [low, high]}:
             shares = [found[name] for name in ("top5", "fraction") if _has(found, name)]
-            others = found.get("others") or {}
-            parts = others.values() if isinstance(others, dict) else [None]
+            mappings = [found.get(name) for name in ("recipe", "others")]
             counts = [found[name] for name in ("num_test", "num_train") if _has(found, name)]
             texts = [
                 found[name]
@@ -210,10 +217,10 @@ def _is_result(found: Mapping[str, Any]) -> bool:
             return (
                 all(map(_is_share, shares))
                 and _is_measure({"unit": found.get("unit"), "value": value, "interval": [low, high]})
-                and all(map(_is_measure, parts))
+                and all(isinstance(mapping, dict | None) for mapping in mappings)
+                and all(map(_is_measure, (found.get("others") or {}).values()))
                 and all(type(count) is int and 0 < count <= _LARGEST for count in counts)
                 and all(isinstance(text, str) for text in texts)
-                and isinstance(found.get("recipe") or {}, dict)
                 and _depth(found) <= _DEEPEST
             )
     return False

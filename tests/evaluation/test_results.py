@@ -112,7 +112,21 @@ def test_a_line_cut_anywhere_loses_itself_alone(tmp_path):
         )
 
 
-@pytest.mark.parametrize("damage", [b"\x00\x00\x00", b'\xff\xfe{"', b'{"protocol": "knn"}', b"[1, 2]", b"12"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"\x00\x00\x00",
+        b'\xff\xfe{"',
+        b'{"protocol": "knn"}',
+        b"[1, 2]",
+        b"12",
+        *(
+            json.dumps({**LINE, name: wrong}).encode()
+            for name in ("recipe", "others")
+            for wrong in ([], "", 0, [1])
+        ),
+    ],
+)
 def test_a_damaged_line_among_whole_ones_is_left_out(tmp_path, damage):
     file = tmp_path / "results.jsonl"
     file.write_bytes(damage)
@@ -136,6 +150,16 @@ def test_a_first_line_cut_in_half_does_not_stop_the_others(tmp_path):
     with pytest.warns(UserWarning, match="is no whole record"):
         assert results.read(tmp_path) == [RESULT]
     with pytest.warns(UserWarning), pytest.raises(FileNotFoundError, match="run an evaluation first"):
+        results.read(tmp_path / "a")
+
+
+def test_a_file_of_something_else_does_not_stop_the_others(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "results.jsonl").write_bytes(b"\x00\x01\n\xff")
+    results.append(tmp_path / "b" / "results.jsonl", RESULT)
+    with pytest.warns(UserWarning, match=r"a/results.jsonl holds something else .* The file is left out"):
+        assert results.read(tmp_path) == [RESULT]
+    with pytest.raises(ValueError, match="holds something else"):
         results.read(tmp_path / "a")
 
 
