@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_sslhsic import checks, files
 from keras_sslhsic.encoders import Encoder, check_images, encoder_of
 from keras_sslhsic.encoders.resnet import BATCH_NORM
+from keras_sslhsic.evaluation.descent import descend
 from keras_sslhsic.evaluation.maps import MapSplit
 from keras_sslhsic.evaluation.sweep import Candidate
 
@@ -126,18 +127,7 @@ class _Training(keras.Model):
 
     def train_step(self, data: tuple[tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
         images, targets = data
-        with tf.GradientTape() as tape:
-            loss = self.loss_of(targets, self(images, training=True))
-        variables = self.trainable_variables
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-
-        def decayed(variable: keras.Variable, gradient: tf.Tensor) -> tf.Tensor:
-            if len(variable.shape) > 1:
-                gradient += self.weight_decay * tf.cast(variable, gradient.dtype)
-            return gradient / replicas
-
-        gradients = tape.gradient(loss, variables)
-        self.optimizer.apply_gradients((decayed(v, g), v) for v, g in zip(variables, gradients, strict=True))
+        loss = descend(self, lambda: self.loss_of(targets, self(images, training=True)), self.weight_decay)
         self._loss_tracker.update_state(loss)
         return {"loss": self._loss_tracker.result()}
 

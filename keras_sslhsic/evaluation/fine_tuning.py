@@ -19,6 +19,7 @@ from keras_sslhsic.data.subsets import stratified_subset
 from keras_sslhsic.encoders import Encoder, check_images
 from keras_sslhsic.encoders.spec import EncoderSpec
 from keras_sslhsic.evaluation import metrics
+from keras_sslhsic.evaluation.descent import descend
 from keras_sslhsic.evaluation.extraction import shape_read
 from keras_sslhsic.evaluation.images import Labelled, Split, describe
 from keras_sslhsic.evaluation.protocol import register
@@ -373,23 +374,15 @@ class _Classifier(keras.Model):
 
     def train_step(self, data: tuple[tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
         images, labels = data
-        with tf.GradientTape() as tape:
-            # Not Keras's losses: over several replicas those of late versions are divided by their number already.
-            loss = _cross_entropy(labels, self(images, training=True), self.several) + penalties.added([self])
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        variables = self.trainable_variables
-        gradients = tape.gradient(loss, variables)
         in_head = {id(v) for v in self.head.trainable_variables}
+        of_head, of_encoder = self.recipe.head_learning_rate, self.recipe.encoder_learning_rate
 
-        def own(variable: keras.Variable, gradient: tf.Tensor) -> tf.Tensor:
-            of_head, of_encoder = self.recipe.head_learning_rate, self.recipe.encoder_learning_rate
-            rate = of_head if id(variable) in in_head else of_encoder
-            if len(variable.shape) > 1:
-                gradient += self.recipe.weight_decay * tf.cast(variable, gradient.dtype)
-            return rate * gradient / replicas
+        def loss_of() -> tf.Tensor:
+            # Not Keras's losses: over several replicas those of late versions are divided by their number already.
+            return _cross_entropy(labels, self(images, training=True), self.several) + penalties.added([self])
 
-        self.optimizer.apply_gradients(
-            (own(v, g), v) for v, g in zip(variables, gradients, strict=True) if g is not None
+        loss = descend(
+            self, loss_of, self.recipe.weight_decay, lambda v: of_head if id(v) in in_head else of_encoder
         )
         self._loss_tracker.update_state(loss)
         return {"loss": self._loss_tracker.result()}

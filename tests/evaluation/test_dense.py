@@ -282,6 +282,27 @@ def test_two_replicas_train_as_one(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_mixed_precision_trains_as_float32_does():
+    recipe = dense.DenseRecipe(learning_rate=0.01, weight_decay=0.5, steps=2, batch_size=4, head_width=0.02)
+    task = dataclasses.replace(segmentation.TASK, scales=None)
+    moved = []
+    for policy in ("float32", "mixed_float16"):
+        keras.utils.set_random_seed(0)
+        keras.config.set_dtype_policy(policy)
+        try:
+            smallest = Architecture((1,), (4,), bottleneck=False, stem_channels=4)
+            encoder = with_preprocessing(resnet(smallest, (None, None, 3), "small", "one"), 0.4, 0.2)
+            start = dense.build(task, encoder, halves(4), 0.02).trainable_variables
+            before = [np.asarray(v) for v in start]
+            trained = dense.train(task, encoder, halves(4), recipe).trainable_variables
+        finally:
+            keras.config.set_dtype_policy("float32")
+        moved.append(np.concatenate([np.ravel(b - a) for a, b in zip(before, trained, strict=True)]))
+    # Without the scale of the loss taken back all but none of it would move.
+    assert 0 < np.linalg.norm(moved[0] - moved[1]) < 0.5 * np.linalg.norm(moved[0])
+
+
+@pytest.mark.slow
 def test_weight_decay_is_an_l2_penalty(encoder):
     images = halves(2, of_depth=True)
     recipe = dense.DenseRecipe(learning_rate=0.01, weight_decay=0.5, steps=1, batch_size=2, head_width=0.02)

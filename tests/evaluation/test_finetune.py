@@ -76,6 +76,27 @@ def test_a_step_of_two_replicas_is_that_of_one_device(several):
     assert np.abs(trained[0][-1]).max() > 1e-4  # the bias of the head has moved from 0
 
 
+def test_mixed_precision_trains_as_float32_does():
+    images = np.random.default_rng(0).integers(0, 256, (16, 4, 4, 1), np.uint8)
+    split = of_arrays(images, np.arange(16) % 3)
+    recipe = dataclasses.replace(RECIPE, steps=3, batch_size=16, weight_decay=0.1)
+    moved = []
+    for policy in ("float32", "mixed_float16"):
+        keras.utils.set_random_seed(0)
+        keras.config.set_dtype_policy(policy)
+        try:
+            layers = [keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(5, "tanh")]
+            encoder = keras.Sequential([keras.Input((4, 4, 1)), *layers])
+            before = [*copies(encoder), np.zeros((5, 3)), np.zeros(3)]
+            trained = fine_tuning._train(encoder, split, recipe, 3, False, 0, False).classifier.get_weights()
+        finally:
+            keras.config.set_dtype_policy("float32")
+        moved.append([b - a for a, b in zip(before, trained, strict=True)])
+    for one, other in zip(*moved, strict=True):
+        # Each of three steps is a sum of 16 products that are rounded to 11 bits.
+        assert 0 < np.linalg.norm(one - other) < 3 * 16 * 2**-11 * np.linalg.norm(one)
+
+
 @pytest.mark.parametrize("steps, momentum", [(1, 0.9), (100, 0.9), (200, 0.95), (1000, 0.99)])
 def test_batch_norm_momentum(steps, momentum):
     assert batch_norm_momentum(steps) == pytest.approx(momentum)
