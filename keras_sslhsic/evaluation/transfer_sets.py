@@ -9,7 +9,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_sslhsic.data import tfds
 from keras_sslhsic.data.subsets import hold_out
 from keras_sslhsic.evaluation.extraction import AnyEncoder
 from keras_sslhsic.evaluation.fine_tuning import (
@@ -131,7 +130,7 @@ def load(
 ) -> TransferSplits:
     """The splits of a transfer set.
 
-    Downloads with TensorFlow Datasets. A set that it lacks is read from data_dir/NAME/SPLIT/CLASS/IMAGE. An
+    They are read where TensorFlow Datasets has prepared them, and a set that it lacks from data_dir/NAME/SPLIT/CLASS/IMAGE. An
     image of VOC2007 has the classes of its objects that are not marked difficult.
 
     Args:
@@ -148,7 +147,7 @@ def load(
 
     Raises:
         ValueError: for an unknown name.
-        FileNotFoundError: if the files must be fetched by hand, saying where they go.
+        FileNotFoundError: if it is not prepared, saying how; or if the files must be fetched by hand, saying where they go.
     """
     dataset = SETS[name]
     names = {"train": dataset.train, "test": dataset.test}
@@ -168,7 +167,6 @@ def load(
                 )
         return TransferSplits(name, {split: of_folder(f, **crops) for split, f in folders.items()})
 
-    tfds.library().builder(dataset.tfds, data_dir=data_dir).download_and_prepare()
     where: dict[str, Any] = {"data_dir": data_dir, "label_key": dataset.label, **crops}
     return TransferSplits(
         name, {split: of_tfds(dataset.tfds, part, **where) for split, part in names.items()}

@@ -35,6 +35,15 @@ def test_names_are_those_of_tensorflow_datasets():
     )
 
 
+@pytest.mark.parametrize("name", sorted(name for name, dataset in SETS.items() if dataset.tfds))
+def test_a_set_that_is_not_prepared_is_said_and_not_downloaded(name, tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=f"{SETS[name].tfds} is not prepared in .*download_and_prepare"
+    ):
+        load(name, data_dir=tmp_path / "sets")
+    assert not (tmp_path / "sets").exists()
+
+
 @pytest.mark.parametrize(
     "name, counts, fit, held",
     [
