@@ -203,11 +203,15 @@ def _remove(parts: Path) -> None:
         parts.rmdir()
 
 
+GONE = (0, 0)
+
+
 def stamp_of(file: str | os.PathLike) -> tuple[int, int]:
+    """Bytes and time of change, ns, of a file; `GONE` for one that is not there."""
     try:
         status = os.stat(file)
     except OSError:  # reading it will say why
-        return 0, 0
+        return GONE
     return status.st_size, status.st_mtime_ns
 
 

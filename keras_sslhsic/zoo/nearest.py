@@ -14,8 +14,9 @@ from keras_sslhsic.data.inspect import check_sheet
 from keras_sslhsic.encoders import Encoder, encoder_hash
 from keras_sslhsic.evaluation.neighbours import unit_rows
 from keras_sslhsic.files import display
+from keras_sslhsic.words import warn
 from keras_sslhsic.zoo import rows
-from keras_sslhsic.zoo.extract import features_of
+from keras_sslhsic.zoo.extract import GONE, features_of, stamp_of
 
 # Up to so many images every one is compared; a graph of neighbours (HNSW), which may miss some, is faster from then on.
 EXACT = 50_000
@@ -43,11 +44,19 @@ class Collection(NamedTuple):
         graph: of faiss, over unit vectors, in the order of `names`.
         names: paths, relative to the folder of `origin`.
         origin: what the features were made with.
+        stamps: bytes and time of change of each file when its features were made; empty in an index of an earlier version.
     """
 
     graph: Any
     names: list[str]
     origin: rows.Origin
+    stamps: list[tuple[int, int]]
+
+    def is_changed(self, place: int) -> bool:
+        """Whether a file of the collection is there, and is another than the one whose features are known."""
+        if not self.stamps:
+            return False
+        return stamp_of(Path(self.origin.folder, self.names[place])) not in (self.stamps[place], GONE)
 
 
 def index(features: str | os.PathLike, out: str | os.PathLike) -> Collection:
@@ -73,6 +82,7 @@ def index(features: str | os.PathLike, out: str | os.PathLike) -> Collection:
     known = {name: row.features for name, row in found.items() if row.features is not None}
     if not known:
         raise ValueError(f"{display(features)} holds no features: none of its images could be read.")
+    stamps = [found[name].stamp for name in known]
     names, vectors = list(known), unit_rows(np.stack(list(known.values())))
     if len(names) <= EXACT:
         graph = faiss.IndexFlatIP(vectors.shape[1])
@@ -85,8 +95,8 @@ def index(features: str | os.PathLike, out: str | os.PathLike) -> Collection:
             bar.update(min(10_000, len(names) - start))
     with files.replaced_folder(out) as folder:
         files.write_bytes(folder / _GRAPH, faiss.serialize_index(graph).tobytes())
-        files.write_json(folder / _NAMES, {**origin._asdict(), "files": names})
-    return Collection(graph, names, origin)
+        files.write_json(folder / _NAMES, {**origin._asdict(), "files": names, "stamps": stamps})
+    return Collection(graph, names, origin, stamps)
 
 
 def load(path: str | os.PathLike) -> Collection:
@@ -103,19 +113,21 @@ def load(path: str | os.PathLike) -> Collection:
     stored = files.read_json(path / _NAMES, _LARGEST)
     try:
         graph = faiss.deserialize_index(np.frombuffer(files.read_regular(path / _GRAPH, _LARGEST), np.uint8))
-        names, origin = stored.pop("files"), rows.Origin(**stored)
-    except (KeyError, TypeError, FileNotFoundError, RuntimeError) as error:
+        names, stamps = stored.pop("files"), [(size, changed) for size, changed in stored.pop("stamps", [])]
+        origin = rows.Origin(**stored)
+    except (KeyError, TypeError, ValueError, FileNotFoundError, RuntimeError) as error:
         raise ValueError(f"{display(path)} holds a damaged index: build it again.") from error
     if not origin.is_current:
         raise ValueError(
             f"{display(path)} is of an earlier version, which resized images otherwise: extract the features, and build it "
             "again."
         )
-    if graph.ntotal != len(names):
+    if graph.ntotal != len(names) or len(stamps) not in (0, len(names)):
         raise ValueError(
-            f"{display(path)} has {graph.ntotal} images in its graph and {len(names)} names: build it again."
+            f"{display(path)} has {graph.ntotal} images in its graph, {len(names)} names and {len(stamps)} times of change: "
+            "build it again."
         )
-    return Collection(graph, names, origin)
+    return Collection(graph, names, origin, stamps)
 
 
 def search(
@@ -123,9 +135,11 @@ def search(
 ) -> list[Found]:
     """The images of a collection that are nearest to an image, the nearest first; an image of the collection finds others.
 
+    Files that have changed since their features were made are named in a warning.
+
     Args:
         collection: of `index` or `load`.
-        image: a file; one of the collection needs no encoder.
+        image: a file; one of the collection needs no encoder, unless it has changed.
         encoder: that made the features of the collection.
         count: how many, of those that there are.
 
@@ -136,7 +150,13 @@ def search(
     checks.integer("count", count, 1)
     name = os.path.relpath(os.path.realpath(image), collection.origin.folder)
     own = collection.names.index(name) if name in collection.names else None
-    if own is not None:
+    changed = own is not None and collection.is_changed(own)
+    if changed and encoder is None:
+        warn(
+            f"{display(image)} has changed since it was indexed, and these are the neighbours of what it was: give the encoder "
+            "for those of what it is."
+        )
+    if own is not None and not (changed and encoder):
         vector = collection.graph.reconstruct(own)
     elif encoder is None:
         raise ValueError(
@@ -148,8 +168,14 @@ def search(
         size = int(collection.origin.image_size) if collection.origin.image_size else None
         [vector] = unit_rows(features_of(encoder, image, size)[np.newaxis])
     similarity, places = collection.graph.search(vector[None], min(count + 1, len(collection.names)))
-    found = zip(places[0].tolist(), similarity[0].tolist(), strict=True)
-    return [Found(collection.names[p], s) for p, s in found if p not in (own, -1)][:count]
+    both = zip(places[0].tolist(), similarity[0].tolist(), strict=True)
+    found = [(place, similar) for place, similar in both if place not in (own, -1)][:count]
+    if others := [collection.names[place] for place, _ in found if collection.is_changed(place)]:
+        warn(
+            f"{', '.join(map(display, others))}: changed since the index was built, which knows what they were; extract the "
+            "features, and build it again."
+        )
+    return [Found(collection.names[place], similar) for place, similar in found]
 
 
 def draw(collection: Collection, image: str | os.PathLike, found: Sequence[Found], path: str | Path) -> None:

@@ -65,6 +65,32 @@ def test_another_image_is_encoded_as_the_collection_was(collection, encoder, pho
     assert [f.file for f in found] == [stored["files"][place] for place in order[:3]]
 
 
+def test_files_that_changed_since_are_said(encoder, photos, tmp_path):
+    shutil.copytree(photos / "photos", tmp_path / "photos")
+    extract(encoder, tmp_path / "photos", tmp_path / "features.npz")
+    built = nearest.index(tmp_path / "features.npz", tmp_path / "index")
+    collection = nearest.load(tmp_path / "index")
+    assert collection.stamps == built.stamps and len(collection.stamps) == 40
+    changed, another = tmp_path / "photos" / "a" / "0.png", next((photos / "elsewhere").rglob("*.png"))
+    before = nearest.search(collection, changed, count=3)
+    changed.write_bytes(another.read_bytes())
+    with pytest.warns(UserWarning, match=r"0\.png has changed since it was indexed"):
+        assert nearest.search(collection, changed, count=3) == before
+    names = [found.file for found in nearest.search(collection, another, encoder, count=4)]
+    now = [found.file for found in nearest.search(collection, changed, encoder, count=3)]
+    assert now == [name for name in names if name != "a/0.png"][:3]
+    (tmp_path / "photos" / before[1].file).unlink()
+    (tmp_path / "photos" / before[0].file).write_bytes(another.read_bytes())
+    with pytest.warns(UserWarning) as said:
+        assert nearest.search(collection, changed, count=3) == before
+    assert str(said[-1].message).startswith(f"{before[0].file}: changed since the index was built")
+    # An index of an earlier version knows of no changes.
+    fields = json.loads((tmp_path / "index" / "images.json").read_text())
+    del fields["stamps"]
+    (tmp_path / "index" / "images.json").write_text(json.dumps(fields))
+    assert nearest.search(nearest.load(tmp_path / "index"), changed, count=3) == before
+
+
 def test_more_than_there_are_is_all_of_them(collection, photos):
     assert len(nearest.search(collection, photos / "photos" / "a" / "0.png", count=1000)) == 39
 
