@@ -16,6 +16,8 @@ from keras_sslhsic.encoders.resnet import BATCH_NORM
 from keras_sslhsic.evaluation.descent import descend
 from keras_sslhsic.evaluation.maps import MapSplit
 from keras_sslhsic.evaluation.sweep import Candidate
+from keras_sslhsic.hsic import replicas
+from keras_sslhsic.training.strategy import warn_of_own_statistics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -108,6 +110,18 @@ def initial(fan_in: float, seed: int) -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=fan_in**-0.5, seed=seed)
 
 
+def mean_where(known: tf.Tensor, each: tf.Tensor) -> tf.Tensor:
+    """The mean over the pixels that are known, float32 []; over several replicas the mean of theirs is that of the whole batch.
+
+    Args:
+        known: bool [B, H, W].
+        each: float32 [B, H, W].
+    """
+    counts = tf.cast(known, tf.float32)
+    number = replicas.all_sum(tf.reduce_sum(counts)) / replicas.num_replicas()
+    return tf.reduce_sum(counts * each) / tf.maximum(number, 1.0 / replicas.num_replicas())
+
+
 class _Training(keras.Model):
     """Trains a network from images [B, H, W, C] in [0, 255] to predictions [B, H, W, K], with an l2 penalty.
 
@@ -197,13 +211,14 @@ def train(
     """
     task.check("images", images)
     encoder = encoder_of(encoder)
-    replicas = encoder.distribute_strategy.num_replicas_in_sync
-    batch_size = min(recipe.batch_size, len(images)) // replicas * replicas
+    shares = encoder.distribute_strategy.num_replicas_in_sync
+    batch_size = min(recipe.batch_size, len(images)) // shares * shares
     rate = recipe.learning_rate * batch_size / recipe.batch_size
     steps = [max(1, round(share * recipe.steps)) for share in (0.7, 0.9)]
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay(steps, [rate, rate / 10, rate / 100])
     with encoder.distribute_strategy.scope():
         network = build(task, encoder, images, recipe.head_width, seed)
+        warn_of_own_statistics([network], encoder.distribute_strategy)
         training = _Training(network.inputs[0], network.outputs[0], name=task.name)
         training.prepare(task.loss, recipe.weight_decay, schedule)
     variables = [*network.variables, *training.optimizer.variables]

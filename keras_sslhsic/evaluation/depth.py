@@ -17,6 +17,7 @@ from keras_sslhsic.evaluation import dense, dense_protocol
 from keras_sslhsic.evaluation.dense_sets import FOR_DEPTH
 from keras_sslhsic.evaluation.protocol import register
 from keras_sslhsic.evaluation.results import Result
+from keras_sslhsic.hsic import replicas
 from keras_sslhsic.views import ops
 from keras_sslhsic.views.draws import uniform
 
@@ -80,10 +81,10 @@ def reverse_huber(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
     """
     known = is_known(targets)
     residuals = tf.abs(tf.where(known, predictions[..., 0] - targets, 0.0))
-    limit = tf.stop_gradient(tf.maximum(tf.reduce_max(residuals) / 5.0, 1e-6))
+    largest = tf.reduce_max(replicas.all_gather(tf.stop_gradient(tf.reduce_max(residuals))[None]))
+    limit = tf.maximum(largest / 5.0, 1e-6)
     each = tf.where(residuals <= limit, residuals, (residuals**2 + limit**2) / (2.0 * limit))
-    counts = tf.cast(known, tf.float32)
-    return tf.reduce_sum(counts * each) / tf.maximum(tf.reduce_sum(counts), 1.0)
+    return dense.mean_where(known, each)
 
 
 def errors(target: np.ndarray, predicted: np.ndarray) -> np.ndarray:

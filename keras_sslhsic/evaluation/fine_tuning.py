@@ -33,6 +33,7 @@ from keras_sslhsic.evaluation.sweep import (
     warn_of_batch,
 )
 from keras_sslhsic.training import ema, penalties
+from keras_sslhsic.training.strategy import warn_of_own_statistics
 
 
 @dataclass(frozen=True)
@@ -337,6 +338,7 @@ def _train(
     replicas = network.distribute_strategy.num_replicas_in_sync
     batches, batch_size, steps_per_epoch = stream(train, recipe.batch_size, seed, recipe.crop_area, replicas)
     check_images(batches.element_spec[0], shape_read(network))
+    warn_of_own_statistics([network], network.distribute_strategy)
     if several:  # Keras adds up a batch of all replicas, which booleans do not take
         batches = batches.map(lambda images, labels: (images, tf.cast(labels, tf.float32)))
     recipe = _scaled(recipe, batch_size)

@@ -49,8 +49,7 @@ def cross_entropy(targets: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     targets = tf.cast(targets, tf.int32)
     counts = tf.not_equal(targets, VOID)
     each = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.where(counts, targets, 0), logits)
-    counts = tf.cast(counts, tf.float32)
-    return tf.reduce_sum(counts * each) / tf.maximum(tf.reduce_sum(counts), 1.0)
+    return dense.mean_where(counts, each)
 
 
 def confusion(target: np.ndarray, predicted: np.ndarray, num_classes: int) -> np.ndarray:

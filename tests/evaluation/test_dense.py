@@ -89,6 +89,43 @@ def test_reverse_huber_is_its_definition():
     assert depth.reverse_huber(tf.zeros([1, 2, 2]), variable[:1, :2, :2]) == 0  # nothing known
 
 
+@pytest.mark.parametrize("of_depth", [True, False])
+def test_losses_of_replicas_are_those_of_the_whole_batch(of_depth):
+    """Shares with other numbers of known pixels, and other largest residuals."""
+    rng = np.random.default_rng(0)
+    strategy = tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    if of_depth:
+        loss_of, targets = depth.reverse_huber, rng.uniform(1, 5, (4, 3, 5)).astype(np.float32)
+        predictions = targets[..., None] + rng.normal(size=(4, 3, 5, 1)).astype(np.float32)
+        predictions[0] *= 4
+        targets[1, 1:] = np.nan
+    else:
+        loss_of, targets = segmentation.cross_entropy, rng.integers(0, 3, (4, 3, 5), np.uint8)
+        predictions = rng.normal(size=(4, 3, 5, 3)).astype(np.float32)
+        targets[1, 1:] = VOID
+
+    @tf.function
+    def measured(targets, predictions):
+        with tf.GradientTape() as tape:
+            tape.watch(predictions)
+            loss = loss_of(targets, predictions) / tf.distribute.get_strategy().num_replicas_in_sync
+        return loss, tape.gradient(loss, predictions)
+
+    whole = measured(tf.constant(targets), tf.constant(predictions))
+
+    def shares(values):
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(np.split(values, 2)[context.replica_id_in_sync_group])
+        )
+
+    found = strategy.run(measured, args=(shares(targets), shares(predictions)))
+    losses, gradients = map(strategy.experimental_local_results, found)
+    np.testing.assert_allclose(sum(losses), whole[0], rtol=1e-5)
+    np.testing.assert_allclose(np.concatenate(gradients), whole[1], rtol=1e-5, atol=1e-8)
+
+
 def test_five_depth_metrics_against_numpy():
     rng = np.random.default_rng(0)
     targets = rng.uniform(0.5, 9, (3, 10, 12)).astype(np.float32)
@@ -258,7 +295,6 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_were_not(encoder, tmp_path
 
 @pytest.mark.slow
 def test_two_replicas_train_as_one(tmp_path, monkeypatch):
-    """Without scales and colours: each image has as many known pixels, so the mean of the replicas is that of the batch."""
     monkeypatch.setattr(dense, "KEPT_EVERY", 1)
     task = dataclasses.replace(segmentation.TASK, scales=None)
     recipe = dense.DenseRecipe(learning_rate=0.01, weight_decay=1e-3, steps=2, batch_size=4, head_width=0.02)
