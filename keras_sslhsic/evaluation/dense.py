@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_sslhsic import checks, files
 from keras_sslhsic.encoders import Encoder, check_images, encoder_of
 from keras_sslhsic.encoders.resnet import BATCH_NORM
-from keras_sslhsic.evaluation.descent import descend
+from keras_sslhsic.evaluation.descent import compile_for, descend
 from keras_sslhsic.evaluation.maps import MapSplit
 from keras_sslhsic.evaluation.sweep import Candidate
 from keras_sslhsic.hsic import replicas
@@ -135,7 +135,7 @@ class _Training(keras.Model):
         learning_rate: keras.optimizers.schedules.LearningRateSchedule,
     ) -> None:
         """Sets what it is trained with: SGD with momentum 0.9 on the loss, and the penalty weight_decay / 2 |W|^2."""
-        self.compile(keras.optimizers.SGD(learning_rate, momentum=0.9), jit_compile=False)
+        compile_for(self, self, keras.optimizers.SGD(learning_rate, momentum=0.9))
         self.optimizer.build(self.trainable_variables)
         self.loss_of, self.weight_decay = loss, weight_decay
 

@@ -5,6 +5,18 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
+from keras_sslhsic import compat
+
+
+def compile_for(model: keras.Model, network: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
+    """Compiles a model for `descend`, so that it scales the loss where its network computes in float16.
+
+    By Keras's own rule the policy of the moment decides, which need not be that of a network that was loaded.
+    """
+    half = any(layer.compute_dtype == "float16" for layer in compat.every_layer(network))
+    scaled = keras.optimizers.LossScaleOptimizer(optimizer) if half else optimizer
+    model.compile(scaled, jit_compile=False, auto_scale_loss=False)
+
 
 def descend(
     model: keras.Model,
@@ -14,11 +26,10 @@ def descend(
 ) -> tf.Tensor:
     """Moves a model's trainable variables by one step of its optimizer on loss + weight_decay / 2 |W|^2.
 
-    Over several replicas it is the step of their mean loss. Where the optimizer scales losses, as it does for mixed_float16, it
-    is given a scaled one.
+    Over several replicas it is the step of their mean loss.
 
     Args:
-        model: compiled; its optimizer is linear in the gradient where `rate` is not 1.
+        model: compiled by `compile_for`; its optimizer is linear in the gradient where `rate` is not 1.
         loss: gives that of this replica, float32 [].
         weight_decay: of variables of more than one axis; biases and BatchNorm have none.
         rate: factor on the learning rate of a variable.

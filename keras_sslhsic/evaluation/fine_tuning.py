@@ -19,7 +19,7 @@ from keras_sslhsic.data.subsets import stratified_subset
 from keras_sslhsic.encoders import Encoder, check_images
 from keras_sslhsic.encoders.spec import EncoderSpec
 from keras_sslhsic.evaluation import metrics
-from keras_sslhsic.evaluation.descent import descend
+from keras_sslhsic.evaluation.descent import compile_for, descend
 from keras_sslhsic.evaluation.extraction import shape_read
 from keras_sslhsic.evaluation.images import Labelled, Split, describe
 from keras_sslhsic.evaluation.protocol import register
@@ -352,7 +352,7 @@ def _train(
         with network.distribute_strategy.scope():
             classifier = _Classifier(network, num_classes, recipe, several)
             rate = keras.optimizers.schedules.CosineDecay(1.0, steps)
-            classifier.compile(keras.optimizers.SGD(rate, momentum=0.9, nesterov=True), jit_compile=False)
+            compile_for(classifier, network, keras.optimizers.SGD(rate, momentum=0.9, nesterov=True))
         history = classifier.fit(batches.take(steps), shuffle=False, verbose=1 if verbose else 0)
     finally:
         for layer, value in zip(layers, before, strict=True):

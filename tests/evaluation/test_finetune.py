@@ -81,20 +81,23 @@ def test_mixed_precision_trains_as_float32_does():
     split = of_arrays(images, np.arange(16) % 3)
     recipe = dataclasses.replace(RECIPE, steps=3, batch_size=16, weight_decay=0.1)
     moved = []
-    for policy in ("float32", "mixed_float16"):
+    for policy, later in (("float32",) * 2, ("mixed_float16",) * 2, ("mixed_float16", "float32")):
         keras.utils.set_random_seed(0)
         keras.config.set_dtype_policy(policy)
         try:
             layers = [keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(5, "tanh")]
             encoder = keras.Sequential([keras.Input((4, 4, 1)), *layers])
             before = [*copies(encoder), np.zeros((5, 3)), np.zeros(3)]
+            keras.config.set_dtype_policy(later)
             trained = fine_tuning._train(encoder, split, recipe, 3, False, 0, False).classifier.get_weights()
         finally:
             keras.config.set_dtype_policy("float32")
         moved.append([b - a for a, b in zip(before, trained, strict=True)])
-    for one, other in zip(*moved, strict=True):
-        # Each of three steps is a sum of 16 products that are rounded to 11 bits.
-        assert 0 < np.linalg.norm(one - other) < 3 * 16 * 2**-11 * np.linalg.norm(one)
+    for one, *others in zip(*moved, strict=True):
+        for other in others:
+            # Each of three steps is a sum of 16 products that are rounded to 11 bits.
+            assert 0 < np.linalg.norm(one - other) < 3 * 16 * 2**-11 * np.linalg.norm(one)
+    assert all(map(np.array_equal, *moved[1:]))
 
 
 @pytest.mark.parametrize("steps, momentum", [(1, 0.9), (100, 0.9), (200, 0.95), (1000, 0.99)])
