@@ -101,6 +101,15 @@ def test_what_the_command_says_comes_before_what_suits(chosen, capsys):
     assert found.data.image_size == 18
 
 
+def test_images_of_12_bits_in_files_of_16_are_warned_of(chosen):
+    for file in Path("gray").glob("*.png"):
+        Image.fromarray(np.asarray(Image.open(file)).astype(np.uint16) << 4).save(file)
+    with pytest.warns(
+        UserWarning, match="Of 12 images no pixel is above 15 of 255. Of 16 bits the high byte"
+    ):
+        chosen("--data", "gray")
+
+
 def test_another_optimizer_has_its_own_learning_rate_and_a_fast_stem_is_named(chosen, capsys):
     found = chosen("--data", "classes", "--config.optimizer.name=lars").optimizer
     assert (found.name, found.learning_rate, found.weight_decay) == ("lars", 0.4, 1e-6)

@@ -44,6 +44,7 @@ class Report:
         broken: the reason for each broken file.
         mean: of each channel over all pixels, in [0, 1], every image having the same weight.
         std: likewise.
+        largest: pixel of all, in [0, 255].
         sample: up to 64 images spread over the folder, central squares, uint8 [K, 96, 96, C].
     """
 
@@ -62,6 +63,7 @@ class Report:
     broken: Mapping[str, str]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    largest: int
     sample: np.ndarray
 
     def __str__(self) -> str:
@@ -92,6 +94,7 @@ class Report:
             "width": span(self.widths),
             "mean": numbers(self.mean),
             "std": numbers(self.std),
+            "dark": dark(self.largest),
             "broken": f"{len(self.broken):,}",
         }
         lines = [f"{name:10}{text}" for name, text in rows.items() if text]
@@ -154,11 +157,21 @@ def contact_sheet(images: np.ndarray, columns: int = 8, gap: int = 4) -> "Image.
     return Image.fromarray(sheet[..., 0] if channels == 1 else sheet)
 
 
+_DARK = 32  # of 255: images of 12 bits in files of 16 reach 15
+
+
+def dark(largest: float) -> str:
+    """What is said of images whose largest pixel, in [0, 255], is this; "" of those that reach a usual one."""
+    if largest >= _DARK:
+        return ""
+    return f"no pixel is above {largest:.0f} of 255. Of 16 bits the high byte is read: scale images of 12 bits to all of 16"
+
+
 _TILE = 96
 
 
 class _One(NamedTuple):
-    """One image: how it is stored, its upright size, each channel's mean and mean square, and its tile."""
+    """One image: how it is stored, its upright size, each channel's mean and mean square, its largest pixel, and its tile."""
 
     format: str
     mode: str
@@ -166,6 +179,7 @@ class _One(NamedTuple):
     width: int
     mean: np.ndarray
     square: np.ndarray
+    largest: int
     tile: np.ndarray
 
 
@@ -182,7 +196,7 @@ def _inspect_one(file: str, channels: int, max_pixels: int, memory: Budget) -> _
         mean, std = (values[:, 0] / 255 for values in cv2.meanStdDev(pixels))
         tile = decode.square(pixels, _TILE)
     height, width, _ = pixels.shape
-    return _One(kind, mode, height, width, mean, mean**2 + std**2, tile)
+    return _One(kind, mode, height, width, mean, mean**2 + std**2, int(pixels.max()), tile)
 
 
 def _unused_folders(path: str | Path, images: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -271,7 +285,7 @@ def inspect_folder(
             f"All {len(images)} image files of {display(path)} are broken; the first, {display(images[0])}: "
             f"{broken[images[0]]}. Repair or replace them."
         )
-    formats, modes, heights, widths, means, squares = zip(*ones, strict=True)
+    formats, modes, heights, widths, means, squares, largest = zip(*ones, strict=True)
     mean = np.mean(means, axis=0)
     std = np.sqrt(np.maximum(np.mean(squares, axis=0) - mean**2, 0.0))
     empty_folders, repeated_folders = _unused_folders(path, images)
@@ -291,5 +305,6 @@ def inspect_folder(
         broken=broken,
         mean=tuple(mean.tolist()),
         std=tuple(std.tolist()),
+        largest=max(largest),
         sample=np.stack(tiles) if tiles else np.zeros([0, _TILE, _TILE, channels], np.uint8),
     )

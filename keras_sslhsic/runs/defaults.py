@@ -16,12 +16,13 @@ from ml_collections import ConfigDict
 
 from keras_sslhsic import checks, views
 from keras_sslhsic.data.folder import list_images
-from keras_sslhsic.data.images import Images, spread
+from keras_sslhsic.data.images import spread
+from keras_sslhsic.data.inspect import dark
 from keras_sslhsic.data.sources import SOURCES
 from keras_sslhsic.data.tfds import prepared_builder, shared, split_info
 from keras_sslhsic.hsic.ratio import largest_ratio
 from keras_sslhsic.runs import schema
-from keras_sslhsic.words import counted
+from keras_sslhsic.words import counted, warn
 from keras_sslhsic.zoo import load_pretrained
 
 LOOKED_AT = 64  # images, for their size, mean and standard deviation
@@ -94,8 +95,11 @@ def suited(config: ConfigDict, before: ConfigDict | None = None, say: Say = prin
         held_out = {"test_split": splits[0]} if splits else None
     given["data"] = {"source": source, **read, **data}
     images = SOURCES[source](**_arguments(given["data"]), batch_size=1, seed=0)
+    sample = images.sample(LOOKED_AT)
+    if why_dark := dark(sample.max()):
+        warn(f"Of {counted(len(sample), 'image')} {why_dark}.")
     chosen["views"] |= (
-        dict(zip(("mean", "std"), start.normalisation, strict=True)) if start else _statistics(images)
+        dict(zip(("mean", "std"), start.normalisation, strict=True)) if start else _statistics(sample)
     )
     if images.class_names:
         chosen["model"]["num_classes"] = len(images.class_names)
@@ -224,9 +228,9 @@ def _views(size: int, channels: int) -> views.ViewPolicy:
     return dataclasses.replace(policy, jitter=jitter, grayscale=0.0, mean=mean, std=std)
 
 
-def _statistics(images: Images) -> dict[str, tuple[float, ...]]:
-    """The mean and standard deviation of some images, a number a channel."""
-    pixels = images.sample(LOOKED_AT) / 255.0
+def _statistics(sample: np.ndarray) -> dict[str, tuple[float, ...]]:
+    """The mean and standard deviation of images, uint8 [N, H, W, C], a number a channel."""
+    pixels = sample / 255.0
     mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
     # Images of one colour have no deviation to divide by.
     return {

@@ -67,6 +67,16 @@ def test_the_report_reads_well_and_goes_into_json(zoo):
     assert json.loads(json.dumps(report.to_dict()))["classes"] == {"cat": 5, "dog": 2}
 
 
+@pytest.mark.parametrize("bits", [8, 12, 16])
+def test_images_that_use_few_of_16_bits_are_said(bits, tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 2**bits, (9, 9)).astype(np.uint16 if bits > 8 else np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    report = inspect_folder(tmp_path)
+    assert report.largest == (pixels.max() >> 8 if bits > 8 else pixels.max())
+    said = "dark      no pixel is above 15 of 255. Of 16 bits the high byte is read"
+    assert (said in str(report)) == ("dark" in str(report)) == (bits == 12)
+
+
 def test_contact_sheet(zoo, tmp_path):
     path, _ = zoo
     inspect_folder(path).save_contact_sheet(tmp_path / "sheet.png")
