@@ -921,7 +921,12 @@ def test_a_run_killed_resumed_and_evaluated(tmp_path, capsys):
     assert cli.main(pretrain) == 2
     assert "Add --resume" in capsys.readouterr().err
     assert cli.main([*pretrain, "--config.seed=7", "--resume"]) == 2
-    assert "holds a run of another config; they differ in seed (0 there, 7 now)" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "holds a run of another config; they differ in seed (0 there, 7 now)" in told
+    assert "Give another --workdir" in told
+    assert cli.main([*pretrain, "--config.evals.knn.k=5", "--resume"]) == 2
+    told = capsys.readouterr().err
+    assert "evals.knn.k (20 there, 5 now). `keras-sslhsic evaluate PROTOCOL --run` measures" in told
     assert cli.main([*pretrain, "--resume"]) == 0
     table = capsys.readouterr().out
 

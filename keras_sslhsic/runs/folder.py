@@ -61,12 +61,18 @@ def check_folder(workdir: Path, config: ConfigDict, resume: bool) -> None:
             key for key in (flat.keys() | other.keys()) - _FREE if flat.get(key) != other.get(key)
         )
         if differing:
+            measured = all(key.startswith("evals") for key in differing)
+            remedy = (
+                "`keras-sslhsic evaluate PROTOCOL --run` measures the run by others"
+                if measured
+                else "Give another --workdir"
+            )
             raise ValueError(
                 f"{name} holds a run of another config; they differ in "
                 + ", ".join(
                     f"{display(key)} ({other.get(key)!r} there, {flat.get(key)!r} now)" for key in differing
                 )
-                + ". Give another --workdir."
+                + f". {remedy}."
             )
         if not resume:
             raise ValueError(
