@@ -194,6 +194,18 @@ def learning_rate(optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
     return tf.cast(_inner(optimizer).learning_rate, tf.float32)
 
 
+def loss_scaled(
+    optimizer: keras.optimizers.Optimizer, networks: Iterable[keras.Layer]
+) -> keras.optimizers.Optimizer:
+    """The optimizer, made to scale the loss if a layer of the networks computes in float16.
+
+    By Keras's own rule the policy of the moment decides, which need not be that of a network that was loaded.
+    """
+    half = any(layer.compute_dtype == "float16" for network in networks for layer in every_layer(network))
+    scaling = keras.optimizers.LossScaleOptimizer
+    return scaling(optimizer) if half and not isinstance(optimizer, scaling) else optimizer
+
+
 def loss_scale(optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
     """The factor that `optimizer.scale_loss` multiplies with, float32 []."""
     return tf.cast(optimizer.scale_loss(tf.ones([], tf.float32)), tf.float32)

@@ -9,13 +9,8 @@ from keras_sslhsic import compat
 
 
 def compile_for(model: keras.Model, network: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
-    """Compiles a model for `descend`, so that it scales the loss where its network computes in float16.
-
-    By Keras's own rule the policy of the moment decides, which need not be that of a network that was loaded.
-    """
-    half = any(layer.compute_dtype == "float16" for layer in compat.every_layer(network))
-    scaled = keras.optimizers.LossScaleOptimizer(optimizer) if half else optimizer
-    model.compile(scaled, jit_compile=False, auto_scale_loss=False)
+    """Compiles a model for `descend`, which trains a network with an optimizer."""
+    model.compile(compat.loss_scaled(optimizer, [network]), jit_compile=False, auto_scale_loss=False)
 
 
 def descend(

@@ -154,7 +154,7 @@ class Trainer(EncodingModel):
             chunks: parts of the batch, or of each replica's share, that go through the networks one after the other; the loss
                 is that of the whole batch: its gradient in the memory of a part, for one more forward pass. The statistics of
                 BatchNorm are then those of a part. See `training.chunks`.
-            auto_scale_loss: whether the policy mixed_float16 scales the loss, as in Keras.
+            auto_scale_loss: whether the loss is scaled where a network computes in float16 (mixed_float16), as in Keras.
             **others: of Keras, with the value that stands for nothing there.
 
         The state of the loss (the kernel's scale, prototypes) begins anew, as that of the optimizer does: to change the rate
@@ -193,6 +193,8 @@ class Trainer(EncodingModel):
         if optimizer is None:
             raise ValueError("optimizer must be a Keras optimizer, found None: leave it out for LARS.")
         self.prepare()
+        if auto_scale_loss:
+            optimizer = compat.loss_scaled(optimizer, self.online_networks)
         warn_of_own_statistics(self.online_networks, self.distribute_strategy)
         with self.distribute_strategy.scope():
             loss.build_for(self, self.projection_dim)
@@ -203,7 +205,7 @@ class Trainer(EncodingModel):
             jit_compile=False if distributed else jit_compile,
             steps_per_execution=steps_per_execution,
             run_eagerly=run_eagerly,
-            auto_scale_loss=auto_scale_loss,
+            auto_scale_loss=False,
         )
         compat.prepare_optimizer(self.optimizer, self.trained_variables)
 
@@ -220,8 +222,8 @@ class Trainer(EncodingModel):
         }
 
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
-        """Compiles as the model of the config was."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        """Compiles as the model of the config was, whose optimizer scales the loss already, or was not to."""
+        self.compile(**keras.saving.deserialize_keras_object(config), auto_scale_loss=False)
 
     @property
     def online_variables(self) -> list[keras.Variable]:

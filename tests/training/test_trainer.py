@@ -213,14 +213,21 @@ def test_a_loss_scale_of_ones_own_is_saved(tiny_model, images, tmp_path):
 
 
 @pytest.mark.parametrize("scaled", [True, False])
-def test_the_loss_is_scaled_as_in_keras(scaled, tiny_model):
+@pytest.mark.parametrize("later", ["mixed_float16", "float32"])
+def test_the_loss_is_scaled_where_networks_compute_in_float16(scaled, later, tiny_model, tmp_path):
+    """Whatever the policy is when the model is compiled, or loaded."""
     keras.config.set_dtype_policy("mixed_float16")
     try:
         model = tiny_model()
+        keras.config.set_dtype_policy(later)
         model.compile("sgd", auto_scale_loss=scaled)
+        model.save(tmp_path / "model.keras")
+        again = keras.models.load_model(tmp_path / "model.keras")
     finally:
         keras.config.set_dtype_policy("float32")
-    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer) == scaled
+    for each in (model, again):
+        assert isinstance(each.optimizer, keras.optimizers.LossScaleOptimizer) == scaled
+    assert_same(again.optimizer.variables, model.optimizer.variables, rtol=0)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**40 + 3])
