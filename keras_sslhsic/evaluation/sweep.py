@@ -125,7 +125,7 @@ def choose(values: Sequence[float] | np.ndarray, **settings: Sequence[float]) ->
             flag = flags([name if name == "l2" else f"{name}s"])
             warn(
                 f"The best {name} of the sweep, {rounded[best]:g}, is at its edge ({distinct[0]:g} to "
-                f"{distinct[-1]:g}): a better one may lie beyond. Widen the sweep ({flag} of `evaluate`).",
+                f"{distinct[-1]:g}): a better one may lie beyond. Widen the sweep (`evaluate PROTOCOL {flag}`).",
             )
     return Choice(best, float(values[best]), tuple(at_edge))
 
