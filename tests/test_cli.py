@@ -79,7 +79,8 @@ def test_help_says_what_every_command_does(capsys):
         (["evaluate", "--encoder", "r18_fashion"], "Give a protocol with --encoder: one of depth, detection, finetune"),
         (["evaluate", "svm", "--encoder", "r18_fashion"], "Unknown protocol 'svm': there are depth, detection"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--k", "x"], "k must be an integer, found 'x'"),
-        (["evaluate", "transfer", "--encoder", "r18_fashion", "--train-split", "x"], "transfer has no --train-split"),
+        (["evaluate", "transfer", "--encoder", "r18_fashion", "--train-split", "x"],
+         "transfer has no --train-split; it has --batch-size, --data-dir"),
         (["evaluate", "all", "--encoder", "r18_fashion", "--epochs", "1", "--k", "3", "--data", "nowhere", "--image-size", "9"],
          "--data, --epochs, --image-size, --k go with one protocol, as `all` measures on the bundled images"),
         (["evaluate", "knn", "--encoder", "r18_fashion", "--batch-size", "-3"], "batch_size must be at least 1, found -3"),
@@ -123,7 +124,7 @@ def test_help_says_what_every_command_does(capsys):
         (["pretrain", "--config", CONFIG, "--workdir", "x", "--config.target_ema=2"], "target_ema must be at most 1, found 2"),
         (
             ["evaluate", "knn", "--encoder", "r18_fashion", "--epochs", "3"],
-            "knn has no --epochs; it has --batch-size, --k, --temperature",
+            "knn has no --epochs; it has --batch-size, --data-dir",
         ),
         (["evaluate", "finetune", "--encoder", "r18_fashion", "--epochs", "3", "--steps", "4"], "either steps or epochs"),
         (["evaluate", "transfer_finetune", "--encoder", "r18_fashion", "--data", "web"], "Unknown transfer set 'web'"),

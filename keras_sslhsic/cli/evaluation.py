@@ -167,6 +167,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     where |= {key: value for key, value in given.items() if key in of_images}
     settings = {key: value for key, value in given.items() if key not in of_images}
     # Before anything is loaded.
+    checked(protocol.name, {**protocol.settings, **protocol.needs.settings}, given)
     where = checked(protocol.name, protocol.needs.settings, where)
     protocol.arguments_of(settings)
     if not options.data and protocol.needs not in (FOR_FEATURES, FOR_TRAINING):

@@ -253,7 +253,7 @@ def test_the_edge_of_a_sweep_is_reported(blobs):
     large = grid((0.01, 0.3, 10.0), (0.0,))  # all but the first too large
     with pytest.warns(
         UserWarning,
-        match=r"best learning_rate of the sweep, 0.01, is at its edge \(0.01 to 10\).*\(--learning-rates of",
+        match=r"best learning_rate of the sweep, 0.01, is at its edge \(0.01 to 10\).*PROTOCOL --learning-rates",
     ):
         result = linear_features(*blobs, candidates=large, epochs=3)
     assert result.at_edge == ("learning_rate",)
