@@ -122,7 +122,7 @@ class EncoderSpec:
         known = {field.name for field in dataclasses.fields(cls)}
         if isinstance(fields, Mapping) and known < fields.keys():
             raise ValueError(
-                f"A later version of keras_sslhsic saved this encoder, whose spec has more than this one knows "
+                "A later version of keras_sslhsic saved this encoder, whose spec has more than this one knows "
                 f"({', '.join(sorted(map(repr, fields.keys() - known)))}): install a newer keras_sslhsic."
             )
         try:
