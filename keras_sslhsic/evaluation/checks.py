@@ -63,6 +63,24 @@ def check_labels(labels: np.ndarray | None, num_examples: int, name: str = "labe
     return labels.astype(np.int64)
 
 
+def check_several(labels: np.ndarray | None, num_examples: int, name: str = "labels") -> np.ndarray:
+    """Returns `labels` as bool [N, K].
+
+    Raises:
+        ValueError: if they are missing, or something else.
+    """
+    if labels is None:
+        raise ValueError(
+            f"{name} are missing: this evaluation needs the classes of each of {num_examples} images."
+        )
+    labels = np.asarray(labels)
+    if labels.ndim != 2 or len(labels) != num_examples or labels.dtype != bool:
+        raise ValueError(
+            f"{name} must be bool [{num_examples}, K], for metric 'map11', found {labels.dtype} {list(labels.shape)}."
+        )
+    return labels
+
+
 def check_split(
     train_features: np.ndarray,
     train_labels: np.ndarray | None,

@@ -1,6 +1,7 @@
 """Fine-tuning: the encoder and a new linear head trained on labelled images."""
 
 import itertools
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -151,7 +152,7 @@ def finetune(
     Args:
         encoder: keras.Model from images [B, H, W, C] in [0, 255] to features; or a model that trains one.
         train: (images uint8 [N, H, W, C], labels int [N]); or a `Split`; or a finite dataset of batches (images,
-            labels) or {"image", "label"}, all of one size.
+            labels) or {"image", "label"}, all of one size (the last one may be smaller).
         test: the same.
         validation: images to hold out of the training images to choose on, the same share of each class; None: 10,000,
             but at most a fifth. Or, needed if `train` is a dataset, a labelled set of its own.
@@ -204,6 +205,11 @@ def finetune(
         if not isinstance(images, Split):
             raise ValueError(
                 f"A dataset must hold the fraction to train on already, found fraction={fraction:g}: leave it out."
+            )
+        if several:
+            raise ValueError(
+                f"A fraction is a share of each class, and images have several, found fraction={fraction:g}: give the images "
+                "to train on themselves."
             )
         images = images.part(stratified_subset(images.labels, fraction, seed))
 
@@ -372,7 +378,7 @@ class _Classifier(keras.Model):
 
     def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
         features = self.encoder(images, training=training)
-        return self.head(tf.reshape(features, [tf.shape(features)[0], -1]))
+        return self.head(tf.reshape(features, [-1, math.prod(features.shape[1:])]))
 
     def train_step(self, data: tuple[tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
         images, labels = data

@@ -18,7 +18,7 @@ from keras_sslhsic.data.images import unpack
 from keras_sslhsic.data.order import Order
 from keras_sslhsic.data.python_map import map_python
 from keras_sslhsic.encoders.checks import check_dataset, check_images
-from keras_sslhsic.evaluation.checks import check_labels
+from keras_sslhsic.evaluation.checks import check_labels, check_several
 from keras_sslhsic.evaluation.extraction import stacked
 
 Own = TypeVar("Own", bound="Split")
@@ -201,8 +201,10 @@ ANY_SHAPE = (None, None, None)
 ENCODING_BATCH = 256  # images that an encoder sees at once
 
 
-def arrays(data: Any, name: str, shape: Sequence[int | None] = ANY_SHAPE) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of `data`, which must be a pair of arrays, or a dict of them.
+def arrays(
+    data: Any, name: str, shape: Sequence[int | None] = ANY_SHAPE, several: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of `data`, which must be a pair of arrays, or a dict of them; with `several` labels bool [N, K].
 
     Raises:
         ValueError: if it is not, the images cannot be given to an encoder of this shape, or labels do not fit them.
@@ -216,7 +218,8 @@ def arrays(data: Any, name: str, shape: Sequence[int | None] = ANY_SHAPE) -> tup
     images = stacked(images)
     check_images(images, shape)
     images = np.asanyarray(images)
-    return images, check_labels(labels, len(images), f"{name} labels")
+    check = check_several if several else check_labels
+    return images, check(labels, len(images), f"{name} labels")
 
 
 def known_labels(data: Labelled, name: str) -> np.ndarray | None:
@@ -228,8 +231,10 @@ def known_labels(data: Labelled, name: str) -> np.ndarray | None:
     return arrays(data, name)[1]
 
 
-def images_of(data: Labelled, name: str, shape: Sequence[int | None] = ANY_SHAPE) -> Split | tf.data.Dataset:
-    """Arrays as `Split`, those that are no uint8 rounded; others as they are.
+def images_of(
+    data: Labelled, name: str, shape: Sequence[int | None] = ANY_SHAPE, several: bool = False
+) -> Split | tf.data.Dataset:
+    """Arrays as `Split`, those that are no uint8 rounded; others as they are. With `several` an image may have several classes.
 
     Raises:
         ValueError: if an encoder of images of this shape cannot be given them, or a dataset has no labels, one a number.
@@ -240,7 +245,7 @@ def images_of(data: Labelled, name: str, shape: Sequence[int | None] = ANY_SHAPE
     if isinstance(data, tf.data.Dataset):
         check_dataset(data, shape)
         return data
-    images, labels = arrays(data, name, shape)
+    images, labels = arrays(data, name, shape, several)
     return of_arrays(images, labels)
 
 

@@ -8,14 +8,23 @@ import numpy as np
 
 from keras_sslhsic import checks
 from keras_sslhsic.data.subsets import stratified_split
-from keras_sslhsic.evaluation.checks import check_classes, check_features, check_labels, index_classes
+from keras_sslhsic.evaluation.checks import (
+    check_classes,
+    check_features,
+    check_labels,
+    check_several,
+    index_classes,
+)
 from keras_sslhsic.evaluation.linear_evaluation import standardise
 from keras_sslhsic.evaluation.metrics import METRICS, check_metric, measure
 from keras_sslhsic.evaluation.protocol import encoding, register
 from keras_sslhsic.evaluation.results import Result
 from keras_sslhsic.evaluation.settings import ENCODING, SEED, Setting, natural, positive, share
 from keras_sslhsic.evaluation.sweep import choose, default_text, tried
+from keras_sslhsic.words import counted, warn
 
+MAX_ITER = 1000
+_UNLIKE = 300  # times a median feature: of encoders the largest are some ten times
 L2_GRID = tuple(np.logspace(-6, 5, 45).tolist())
 
 
@@ -26,7 +35,7 @@ def logistic_regression(
     *,
     metric: str = "top1",
     l2_grid: Sequence[float] = L2_GRID,
-    max_iter: int = 1000,
+    max_iter: int = MAX_ITER,
     standardised: bool = False,
     seed: int = 0,
 ) -> Result:
@@ -51,9 +60,13 @@ def logistic_regression(
         seed: of the split and the interval's resampling.
 
     Returns:
-        Result with `l2`, the chosen penalty; `validation_value`, the metric on the validation split with it; and `at_edge`,
-        ("l2",) if it is the smallest or the largest of the grid and the best alone. The interval is Wilson's for top-1,
-        bootstrapped for the others.
+        Result with `l2`, the chosen penalty; `validation_value`, the metric on the validation split with it; `at_edge`,
+        ("l2",) if it is the smallest or the largest of the grid and the best alone; and `converged`, whether the final fit
+        did within `max_iter`: with next to no penalty on separable classes there is no optimum. The interval is Wilson's for
+        top-1, bootstrapped for the others.
+
+    Warns:
+        UserWarning: if the final fit did not converge within 1,000 iterations, or features are of very different sizes.
 
     Raises:
         ValueError: if features or labels are unusable (see `checks`), a class is in one split only, or the
@@ -90,18 +103,34 @@ def logistic_regression(
         indexed = index_classes(train[1], held[1], test[1])
         train, held, test = ((x, labels) for (x, _), labels in zip((train, held, test), indexed, strict=True))
 
+    sizes = np.linalg.norm(train[0], axis=0)
+    if sizes.max() > _UNLIKE * np.median(sizes[sizes > 0]):
+        warn(
+            f"Some features are {sizes.max() / np.median(sizes[sizes > 0]):.0g} times as large as most: L-BFGS may stop far "
+            "from the optimum; standardise them (standardised)."
+        )
+    # Fitted at one scale, so that where L-BFGS stops does not depend on the features' own; the penalty follows.
+    scale = float(np.linalg.norm(train[0])) / train[0].size ** 0.5
+    train, held, test = ((x / np.float32(scale), labels) for x, labels in (train, held, test))
+
     # From the largest penalty down, so that each fit starts near its solution and ties go to the largest.
     penalties = sorted(map(float, l2_grid), reverse=True)
     model, values = _model(metric, max_iter), []
     for l2 in penalties:
-        _fit(model, l2, *train)
+        _fit(model, l2 / scale**2, *train)
         values.append(METRICS[metric](_scores(model, held[0]), held[1]))
     chosen = choose(values, l2=penalties)
     l2 = penalties[chosen.index]
 
     final = _model(metric, max_iter)
     fitted = tuple(np.concatenate(pair) for pair in zip(train, held, strict=True))
-    _fit(final, l2, *fitted)
+    converged = _fit(final, l2 / scale**2, *fitted)
+    # Who gives fewer iterations limits the time.
+    if not converged and max_iter >= MAX_ITER:
+        warn(
+            f"The regression with l2={l2:g} did not converge within {counted(max_iter, 'iteration')}: what is measured is "
+            "where it stopped. Give more (max_iter), or standardise the features (standardised)."
+        )
     value, interval = measure(metric, _scores(final, test[0]), test[1], seed)
     given = {"standardised": True} if standardised else {}
     return Result(
@@ -113,7 +142,12 @@ def logistic_regression(
         seed=seed,
         num_train=len(fitted[1]),
         recipe={**tried(l2=penalties), "max_iter": max_iter, "held_out": len(held[1]), **given},
-        details={"l2": l2, "validation_value": chosen.value, "at_edge": chosen.at_edge},
+        details={
+            "l2": l2,
+            "validation_value": chosen.value,
+            "at_edge": chosen.at_edge,
+            "converged": converged,
+        },
     )
 
 
@@ -129,7 +163,7 @@ register(
     "logistic",
     {
         "l2": Setting(positive, "penalties to choose from", default_text(L2_GRID), several=True),
-        "max_iter": Setting(natural, "limit of L-BFGS iterations for each fit", "1000"),
+        "max_iter": Setting(natural, "limit of L-BFGS iterations for each fit", f"{MAX_ITER}"),
         "holdout": Setting(share, "share of each class that is held out to choose on", "0.2"),
         "standardised": Setting(checks.flag, "whether features are standardised", "False"),
         **ENCODING,
@@ -149,12 +183,7 @@ def _check(split: Any, name: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
     features, labels = check_features(split[0], f"{name} features"), split[1]
     if metric != "map11":
         return features, check_labels(labels, len(features), f"{name} labels")
-    labels = np.asarray(labels)
-    if labels.ndim != 2 or len(labels) != len(features) or labels.dtype != bool:
-        raise ValueError(
-            f"{name} labels must be bool [{len(features)}, C] for metric 'map11', "
-            f"found {labels.dtype} {labels.shape}."
-        )
+    labels = check_several(labels, len(features), f"{name} labels")
     if not (labels.any(axis=0).all() and (~labels).any(axis=0).all()):
         raise ValueError(f"Every class must have images with it and without it in the {name} split.")
     return features, labels
@@ -168,20 +197,21 @@ def _model(metric: str, max_iter: int) -> Any:
     return OneVsRestClassifier(model) if metric == "map11" else model
 
 
-def _fit(model: Any, l2: float, features: np.ndarray, labels: np.ndarray) -> None:
+def _fit(model: Any, l2: float, features: np.ndarray, labels: np.ndarray) -> bool:
+    """Fits a model, and returns whether it came to its end."""
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
-    # The gradient at which L-BFGS stops is of the scale of the features: of small ones it is small from the beginning.
-    scale = float(np.linalg.norm(features)) / features.size**0.5
-    given = {"C": 1.0 / l2, "tol": 1e-4 * min(max(10 * scale, 1e-6), 1.0)}
-    model.set_params(**{f"estimator__{name}" if labels.ndim == 2 else name: v for name, v in given.items()})
+    model.set_params(**{"estimator__C" if labels.ndim == 2 else "C": 1.0 / l2})
     # Products with so few columns take several times longer on several threads than on one.
     small = features.size * (int(labels.max()) + 1) < 1e9
-    with warnings.catch_warnings(), threadpool_limits(1 if small else None, "blas"):
-        # With next to no penalty on separable classes there is no optimum to reach.
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(record=True) as said, threadpool_limits(1 if small else None, "blas"):
+        warnings.simplefilter("always")
         model.fit(features, labels.astype(int))
+    for one in said:
+        if not issubclass(one.category, ConvergenceWarning):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    return not any(issubclass(one.category, ConvergenceWarning) for one in said)
 
 
 def _scores(model: Any, features: np.ndarray) -> np.ndarray:

@@ -129,13 +129,13 @@ def problem(
     encoder = as_encoder(encoder)
     shape = shape_read(encoder)
     splits: dict[str, Any] = {
-        "train": images_of(train, "train", shape),
-        "test": images_of(test, "test", shape),
+        "train": images_of(train, "train", shape, several),
+        "test": images_of(test, "test", shape, several),
     }
     if validation is None or isinstance(validation, Integral):
         checks.integer("validation", validation, 1, optional=True)
     else:
-        splits["validation"] = images_of(validation, "validation", shape)
+        splits["validation"] = images_of(validation, "validation", shape, several)
         validation = None
     images = splits["train"]
     for name, data in splits.items():
@@ -217,6 +217,11 @@ def select(
         train = _both(train, held)
     elif several and not isinstance(train, Split):
         raise ValueError("A dataset of training batches needs a validation set of its own to choose on.")
+    elif several and train.labels.ndim > 1:
+        raise ValueError(
+            f"{len(candidates)} candidates are chosen from on held-out images, a share of each class, which images of several "
+            "classes are not in: give validation images of their own, or one candidate."
+        )
     elif several:
         number = min(10_000, len(train) // 5) if validation is None else int(validation)
         try:

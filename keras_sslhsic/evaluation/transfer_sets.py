@@ -57,6 +57,11 @@ class TransferSet:
     label: str = "label"
     page: str | None = None
 
+    @property
+    def several(self) -> bool:
+        """Whether an image may have several classes, labels bool [N, K]."""
+        return self.metric == "map11"
+
     def hold_out(
         self, labels: np.ndarray, test_labels: np.ndarray, seed: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -205,9 +210,10 @@ def transfer(
         ValueError: for images of another data set; as `logistic_regression`.
     """
     dataset = _set_of(splits)
+    parts = {split: images_of(part, split, several=dataset.several) for split, part in splits.items()}
     found = {
         split: features_and_labels(encoder, part, split, verbose, encoding_batch)
-        for split, part in splits.items()
+        for split, part in parts.items()
     }
     if "validation" not in found:
         features, labels = found["train"]
@@ -255,10 +261,12 @@ def transfer_finetune(
         ValueError: for images of another data set; as `finetune`.
     """
     dataset = _set_of(splits)
-    parts: dict[str, Any] = {split: images_of(part, split) for split, part in splits.items()}
+    parts: dict[str, Any] = {
+        split: images_of(part, split, several=dataset.several) for split, part in splits.items()
+    }
     options = {"recipe": recipes(**TRANSFER), **options}
-    several = not isinstance(options["recipe"], FinetuneRecipe) and len(options["recipe"]) > 1
-    if several and "validation" not in parts and isinstance(train := parts["train"], Split):
+    chooses = not isinstance(options["recipe"], FinetuneRecipe) and len(options["recipe"]) > 1
+    if chooses and "validation" not in parts and isinstance(train := parts["train"], Split):
         fit, rows = dataset.hold_out(train.labels, parts["test"].labels, seed)
         parts.update(train=train.part(fit), validation=train.part(rows))
     result = finetune(encoder, **parts, metric=dataset.metric, seed=seed, verbose=verbose, **options)

@@ -65,5 +65,5 @@ def mean_pairs(sums: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
 
 def finite_population(dataset_size: int | None) -> float:
     """The factor 1 - 1/N of the unbiased estimator for a data set of N images, 1 for an infinite one."""
-    checks.integer("dataset_size", dataset_size, 1, optional=True)
+    checks.integer("dataset_size", dataset_size, 2, optional=True)
     return 1.0 if dataset_size is None else 1.0 - 1.0 / dataset_size

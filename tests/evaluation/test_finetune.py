@@ -76,6 +76,43 @@ def test_a_step_of_two_replicas_is_that_of_one_device(several):
     assert np.abs(trained[0][-1]).max() > 1e-4  # the bias of the head has moved from 0
 
 
+@pytest.mark.parametrize("given", ["arrays", "mapping", "dataset"])
+def test_images_of_several_classes_come_by_every_door(given, make_encoder, pictures):
+    (images, labels), (test, test_labels) = pictures
+    several, expected = (np.eye(4, dtype=bool)[numbers] for numbers in (labels, test_labels))
+    splits = [(images, several), (test, expected)]
+    options = {}
+    if given == "mapping":
+        splits = [dict(zip(("image", "label"), split, strict=True)) for split in splits]
+    elif given == "dataset":
+        splits = [tf.data.Dataset.from_tensor_slices(split).batch(40) for split in splits]
+        options = {"num_classes": 4}
+    assert finetune(make_encoder(), *splits, recipe=RECIPE, metric="map11", **options).map11 > 0.9
+    if given == "arrays":
+        for wrong in (labels, several.astype(int), several[:-1]):
+            with pytest.raises(ValueError, match=r"train labels must be bool \[160, K\], for metric 'map11'"):
+                finetune(make_encoder(), (images, wrong), splits[1], recipe=RECIPE, metric="map11")
+        with pytest.raises(ValueError, match="must have the shape"):
+            finetune(make_encoder(), *splits, recipe=RECIPE)
+        for options, message in (
+            (
+                {"recipe": RECIPE, "fraction": 0.5},
+                "A fraction is a share of each class, and images have several",
+            ),
+            ({"recipe": [RECIPE, RECIPE]}, "2 candidates .*: give validation images of their own, or one"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                finetune(make_encoder(), *splits, metric="map11", **options)
+
+
+def test_the_last_batch_of_a_dataset_may_be_smaller(make_encoder, pictures):
+    train, test = (tf.data.Dataset.from_tensor_slices(split).batch(48) for split in pictures)
+    assert train.element_spec[0].shape[0] is None
+    recipe = dataclasses.replace(RECIPE, batch_size=48)
+    result = finetune(make_encoder(), train, test, recipe=recipe, num_classes=4)
+    assert result.num_test == len(pictures[1][1]) and result.top1 > 0.9
+
+
 def test_mixed_precision_trains_as_float32_does():
     images = np.random.default_rng(0).integers(0, 256, (16, 4, 4, 1), np.uint8)
     split = of_arrays(images, np.arange(16) % 3)

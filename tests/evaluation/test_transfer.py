@@ -147,6 +147,21 @@ def test_fine_tuning_on_a_set_from_files(birds, average):
     assert drawn.num_train == 12 and drawn.recipe["held_out"] == 6 and drawn.top1 == 1.0
 
 
+@pytest.mark.parametrize("as_arrays", [True, False])
+def test_images_of_several_classes_in_arrays(average, as_arrays):
+    rng = np.random.default_rng(0)
+    labels = rng.random((60, 3)) < 0.5
+    images = (rng.integers(0, 60, (60, 28, 28, 3)) + 150 * labels[:, None, None]).astype(np.uint8)
+    made = (lambda *split: split) if as_arrays else of_arrays
+    parts = {"train": (0, 30), "validation": (30, 40), "test": (40, 60)}
+    splits = {name: made(images[a:b], labels[a:b]) for name, (a, b) in parts.items()}
+    voc = TransferSplits("voc2007", splits)
+    assert transfer(average, voc, l2_grid=[0.1]).map11 > 0.95
+    recipe = FinetuneRecipe(steps=100, batch_size=40, head_learning_rate=3.0, crop_area=None)
+    result = transfer_finetune(average, voc, recipe=recipe)
+    assert result.map11 > 0.95 and result.num_train == 40
+
+
 def test_one_recipe_is_trained_on_all_images_of_a_set(birds, average):
     """Also where its test split has as many of a class as there are to train on: nothing is held out."""
     one = recipes((0.3,), steps=2, batch_size=6)

@@ -382,7 +382,7 @@ def test_scale_is_held_constant():
         (lambda: ssl_hsic(unit(4, 2, 3), gamma=float("nan")), "gamma must be a finite number, found nan"),
         (
             lambda: hsic_zy(unit(4, 2, 3), unbiased=True, dataset_size=0),
-            "dataset_size must be None or at least 1",
+            "dataset_size must be None or at least 2",
         ),
         (lambda: hsic_zy(unit(4, 2, 3), None), "Unknown kernel None: give one of"),
         (lambda: hsic_zy(unit(4, 2, 3), kernels.Gaussian), "Unknown kernel <class"),
