@@ -16,7 +16,8 @@ from keras_sslhsic.encoders import identity
 from keras_sslhsic.files import display, is_utf8
 
 ENDINGS = (".npz", ".parquet")
-RESIZED = "bicubic"  # as `data.central` does it, where earlier versions had bilinear squares
+# As `data.central` does it; earlier versions had bilinear squares, or such of JPEGs at a fraction of their size.
+RESIZED = "bicubic, of all pixels"
 _SHARD = re.compile(r"features-(\d{5,})-of-(\d{5,})\.parquet")
 _EXPANDED = 64  # bytes of a .parquet file's rows for one of the file: features are hardly compressed
 

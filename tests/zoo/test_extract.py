@@ -316,9 +316,12 @@ def test_features_of_images_that_were_resized_otherwise_are_not_added_to(
 def test_an_encoder_is_measured_on_what_is_extracted(encoder, folder, tmp_path):
     root, _ = folder
     (root / "b" / "2.png").unlink()  # the broken one
+    noise = np.random.default_rng(0).integers(0, 256, (300, 200, 3), np.uint8)
+    for side in (64, 90, 200):  # JPEGs could be decoded at a half, or a quarter
+        Image.fromarray(noise[: side + 11, :side]).save(root / "b" / f"large{side}.jpg")
     found = np.load(extract(encoder, root, tmp_path / "out.npz").out)
     split = of_folder(root, size=32, short_side=32)
-    (images, _), *_ = split.batches(7)
+    (images, _), *_ = split.batches(99)
     np.testing.assert_allclose(encoder(images), found["features"], rtol=1e-5, atol=1e-6)
 
 

@@ -11,7 +11,7 @@ from keras_sslhsic.cli import main
 from keras_sslhsic.data import bundled
 from keras_sslhsic.data.folder import list_images
 from keras_sslhsic.encoders import encoder_hash
-from keras_sslhsic.zoo import nearest
+from keras_sslhsic.zoo import nearest, rows
 from keras_sslhsic.zoo.extract import extract
 from keras_sslhsic.zoo.rows import Origin, Row, write
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_searched_is_said(collection, encoder, photos, tmp_path):
         nearest.load(photos / "photos")
     shutil.copytree(photos / "index", tmp_path / "earlier")
     stored = json.loads((tmp_path / "earlier" / "images.json").read_text())
-    assert stored.pop("resized") == "bicubic" and stored["image_size"] == "32"
+    assert stored.pop("resized") == rows.RESIZED and stored["image_size"] == "32"
     (tmp_path / "earlier" / "images.json").write_text(json.dumps(stored))
     with pytest.raises(ValueError, match="earlier is of an earlier version, which resized images otherwise"):
         nearest.load(tmp_path / "earlier")
