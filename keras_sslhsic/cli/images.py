@@ -1,6 +1,7 @@
 """extract, index, search, inspect: what is done with images."""
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,9 @@ def _index(options: argparse.Namespace) -> None:
 
     collection = nearest.index(options.features, options.out)
     out, count = display(options.out), counted(len(collection.names), "image")
-    print(f"{out} holds {count}. keras-sslhsic search --index {out} --image FILE finds the nearest to one.")
+    print(
+        f"{out} holds {count}. keras-sslhsic search --index {shlex.quote(out)} --image FILE finds the nearest to one."
+    )
 
 
 def _search(options: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,9 @@ def _pretrain(options: argparse.Namespace) -> None:
         summary = pretrain.run(settings, options.workdir, options.resume)
     if summary["results"]:
         print(format_table(summary["results"]))
-        print(f"`keras-sslhsic report {display(options.workdir)}` prints them with their 95 % intervals.")
+        print(
+            f"`keras-sslhsic report {shlex.quote(display(options.workdir))}` prints them with their 95 % intervals."
+        )
     if summary == before:
         print("The run was finished before; nothing was changed.")
     files = (p for p in Path(options.workdir).iterdir() if p.is_file() and not is_leftover(p))

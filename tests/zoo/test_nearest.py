@@ -1,6 +1,7 @@
 """Neighbours in a collection against all similarities in float64."""
 
 import json
+import shlex
 import shutil
 
 import numpy as np
@@ -185,3 +186,11 @@ def test_the_commands(collection, photos, tmp_path, capsys):
         assert picture.width > 500
     assert main(["search", "--index", str(tmp_path / "none"), "--image", str(query)]) == 2
     assert "there is no file or folder" in capsys.readouterr().err
+
+
+def test_the_command_that_is_told_can_be_pasted(encoder, photos, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    extract(encoder, photos / "photos", tmp_path / "features.npz")
+    assert main(["index", "--features", "features.npz", "--out", "my index"]) == 0
+    told = capsys.readouterr().out.partition("keras-sslhsic ")[2].partition(" FILE")[0]
+    assert main([*shlex.split(told), str(photos / "photos" / "a" / "0.png")]) == 0
