@@ -26,6 +26,23 @@ def as_raised() -> Iterator[None]:
         raise
 
 
+def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for `tf.numpy_function` whose errors `as_raised` finds."""
+
+    def call(*members: np.ndarray) -> Any:
+        try:
+            return function(*members)
+        except Exception as error:
+            _record(error)
+            raise
+
+    return call
+
+
+def _record(error: Exception) -> None:
+    _raised[:] = [copy.copy(error), *_raised[:31]]  # calls run side by side
+
+
 def map_python(
     dataset: tf.data.Dataset,
     function: Callable[..., Mapping[str, np.ndarray]],
@@ -52,7 +69,7 @@ def map_python(
         except Exception as error:
             # The interpreter ends while batches are prefetched: no thread will decode, and nobody will look.
             if "cannot schedule new futures" not in str(error):
-                _raised[:] = [copy.copy(error), *_raised[:31]]  # calls run side by side
+                _record(error)
                 raise
             types = [spec.dtype.as_numpy_dtype for spec in specs.values()]
             sides = [[side or 0 for side in spec.shape] for spec in specs.values()]

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_sslhsic import checks
 from keras_sslhsic.data.images import unpack
+from keras_sslhsic.data.python_map import recorded
 from keras_sslhsic.data.subsets import hold_out
 from keras_sslhsic.encoders.checks import check_given
 from keras_sslhsic.evaluation.checks import check_classes
@@ -141,6 +142,9 @@ def problem(
     for name, data in splits.items():
         _check_labels_of(data, name, several)
     num_classes = count_classes(splits, num_classes)
+    if num_classes is not None and not several:
+        splits = {name: _within(data, name, num_classes) for name, data in splits.items()}
+        images = splits["train"]
     if not isinstance(images, Split):
         check_given(images, shape)
     elif several:
@@ -171,6 +175,32 @@ def _check_labels_of(data: Split | tf.data.Dataset, name: str, several: bool) ->
             f"The {name} labels must be {expected}, found {kind.name} of rank {rank}: one-hot labels are numbered by "
             "argmax(labels, -1)."
         )
+    if several and isinstance(data, Split) and name != "train" and not labels.any(axis=0).all():
+        raise ValueError(
+            f"Every class must be in some {name} image, for metric 'map11': class {np.argmin(labels.any(axis=0))} is in none."
+        )
+
+
+def _within(data: Any, name: str, num_classes: int) -> Any:
+    """The same images, of whose batches each is checked to have labels below the number of classes."""
+    if isinstance(data, Split):
+        return data
+
+    @recorded
+    def check(labels: np.ndarray) -> np.ndarray:
+        if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
+            raise ValueError(
+                f"num_classes is {num_classes}, but a batch of {name} has labels from {labels.min()} to {labels.max()}: they "
+                f"are to be from 0 to {num_classes - 1}."
+            )
+        return labels
+
+    def checked(*batch: Any) -> tuple[Any, tf.Tensor]:
+        images, labels = unpack(batch[0] if len(batch) == 1 else batch)
+        found = tf.numpy_function(check, [labels], labels.dtype, stateful=False)
+        return images, tf.ensure_shape(found, labels.shape)
+
+    return data.map(checked)
 
 
 def _numbered(data: Any, classes: np.ndarray) -> Any:

@@ -161,7 +161,7 @@ def training_settings(defaults: Mapping[str, Any], *more: str) -> dict[str, Sett
         "learning_rates": Setting(
             positive,
             "to choose from on held-out images, for the batch size, as 0.1,0.2; one alone is taken as it is (the default ones "
-            "follow the batch size)",
+            "follow the batch size; all do where there are fewer images than a batch)",
             several=True,
             replaces="learning_rate",
         ),

@@ -6,9 +6,10 @@ import pytest
 import tensorflow as tf
 
 from keras_sslhsic import export_saved_model
-from keras_sslhsic.evaluation import FinetuneRecipe, fine_tuning, finetune
+from keras_sslhsic.evaluation import FinetuneRecipe, fine_tuning, finetune, linear
 from keras_sslhsic.evaluation.fine_tuning import SEMI_SUPERVISED, TRANSFER, batch_norm_momentum, recipes
 from keras_sslhsic.evaluation.images import of_arrays
+from keras_sslhsic.evaluation.sweep import Candidate, Recipe
 from keras_sslhsic.zoo import load_pretrained
 
 RECIPE = FinetuneRecipe(steps=30, batch_size=40, encoder_learning_rate=0.05, crop_area=None)
@@ -94,6 +95,9 @@ def test_images_of_several_classes_come_by_every_door(given, make_encoder, pictu
                 finetune(make_encoder(), (images, wrong), splits[1], recipe=RECIPE, metric="map11")
         with pytest.raises(ValueError, match="must have the shape"):
             finetune(make_encoder(), *splits, recipe=RECIPE)
+        missing = (splits[1][0], expected & [True, True, False, True])
+        with pytest.raises(ValueError, match="be in some test image, for metric 'map11': class 2 is in none"):
+            finetune(make_encoder(), splits[0], missing, recipe=RECIPE, metric="map11")
         for options, message in (
             (
                 {"recipe": RECIPE, "fraction": 0.5},
@@ -103,6 +107,20 @@ def test_images_of_several_classes_come_by_every_door(given, make_encoder, pictu
         ):
             with pytest.raises(ValueError, match=message):
                 finetune(make_encoder(), *splits, metric="map11", **options)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_labels_of_a_dataset_that_are_no_classes_are_said(which, make_encoder, pictures):
+    def dataset(split, shift):
+        return tf.data.Dataset.from_tensor_slices((split[0], split[1] + shift)).batch(40)
+
+    splits = [dataset(split, 3 * (which == i)) for i, split in enumerate(pictures)]
+    name = ("train", "test")[which]
+    message = f"num_classes is 4, but a batch of {name} has labels from 3 to 6: they are to be from 0 to 3"
+    with pytest.raises(ValueError, match=message):
+        finetune(make_encoder(), *splits, num_classes=4, recipe=RECIPE)
+    with pytest.raises(ValueError, match=message):
+        linear(make_encoder(), *splits, num_classes=4, recipe=Recipe(1, 40), candidates=Candidate(0.1, 0.0))
 
 
 def test_the_last_batch_of_a_dataset_may_be_smaller(make_encoder, pictures):
