@@ -746,6 +746,11 @@ def test_protocols_of_a_folder_are_set_by_the_command_and_recorded(squares, caps
     assert (second["fraction"], second["num_train"], second["steps"]) == (0.5, 12, 3)
     assert second["recipe"]["head_learning_rate"] == second["encoder_learning_rate"] == 0.01
     assert {key: second["recipe"][key] for key in images} == images
+    for given, short_side in (([], 32), (["--short-side", "30"], 30)):
+        words = ["--encoder", "kept.keras", "--data", "data", "--k", "3", "--out", "k.jsonl", *given]
+        assert cli.main(["evaluate", "knn", *words]) == 0
+        measured = json.loads(Path("k.jsonl").read_text().splitlines()[-1])
+        assert measured["recipe"]["short_side"] == short_side  # without one, that of `extract`
 
 
 @pytest.mark.slow

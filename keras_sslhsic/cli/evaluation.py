@@ -190,6 +190,9 @@ def _evaluate(options: argparse.Namespace) -> None:
     if "image_size" in protocol.needs.settings:
         size = encoder.spec.size_for(where.get("image_size"))
         where |= {"image_size": size} if size else {}
+        if size and encoder.spec.short_side and "short_side" in protocol.needs.settings:
+            # A classifier is seen on the squares that it was measured on, as `extract` sees it.
+            where.setdefault("short_side", encoder.spec.short_side_for(size))
     splits = protocol.needs.load(data, channels=encoder.spec.channels, **where)
     evals = {protocol.name: settings}
     work_dir = settings.get("work_dir")
