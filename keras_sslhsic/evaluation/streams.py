@@ -144,7 +144,6 @@ def problem(
     num_classes = count_classes(splits, num_classes)
     if num_classes is not None and not several:
         splits = {name: _within(data, name, num_classes) for name, data in splits.items()}
-        images = splits["train"]
     if not isinstance(images, Split):
         check_given(images, shape)
     elif several:
