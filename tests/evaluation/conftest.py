@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 
 @pytest.fixture
@@ -44,3 +45,10 @@ def make_encoder():
         )
 
     return build
+
+
+@pytest.fixture
+def two_replicas():
+    return tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )

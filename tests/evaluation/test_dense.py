@@ -90,12 +90,9 @@ def test_reverse_huber_is_its_definition():
 
 
 @pytest.mark.parametrize("of_depth", [True, False])
-def test_losses_of_replicas_are_those_of_the_whole_batch(of_depth):
+def test_losses_of_replicas_are_those_of_the_whole_batch(of_depth, two_replicas):
     """Shares with other numbers of known pixels, and other largest residuals."""
     rng = np.random.default_rng(0)
-    strategy = tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
     if of_depth:
         loss_of, targets = depth.reverse_huber, rng.uniform(1, 5, (4, 3, 5)).astype(np.float32)
         predictions = targets[..., None] + rng.normal(size=(4, 3, 5, 1)).astype(np.float32)
@@ -116,12 +113,12 @@ def test_losses_of_replicas_are_those_of_the_whole_batch(of_depth):
     whole = measured(tf.constant(targets), tf.constant(predictions))
 
     def shares(values):
-        return strategy.experimental_distribute_values_from_function(
+        return two_replicas.experimental_distribute_values_from_function(
             lambda context: tf.constant(np.split(values, 2)[context.replica_id_in_sync_group])
         )
 
-    found = strategy.run(measured, args=(shares(targets), shares(predictions)))
-    losses, gradients = map(strategy.experimental_local_results, found)
+    found = two_replicas.run(measured, args=(shares(targets), shares(predictions)))
+    losses, gradients = map(two_replicas.experimental_local_results, found)
     np.testing.assert_allclose(sum(losses), whole[0], rtol=1e-5)
     np.testing.assert_allclose(np.concatenate(gradients), whole[1], rtol=1e-5, atol=1e-8)
 
@@ -294,15 +291,12 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_were_not(encoder, tmp_path
 
 
 @pytest.mark.slow
-def test_two_replicas_train_as_one(tmp_path, monkeypatch):
+def test_two_replicas_train_as_one(tmp_path, monkeypatch, two_replicas):
     monkeypatch.setattr(dense, "KEPT_EVERY", 1)
     task = dataclasses.replace(segmentation.TASK, scales=None)
     recipe = dense.DenseRecipe(learning_rate=0.01, weight_decay=1e-3, steps=2, batch_size=4, head_width=0.02)
-    strategy = tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
     trained = []
-    for scope in (tf.distribute.get_strategy().scope(), strategy.scope()):
+    for scope in (tf.distribute.get_strategy().scope(), two_replicas.scope()):
         keras.utils.set_random_seed(0)
         with scope:
             smallest = Architecture((1,), (4,), bottleneck=False, stem_channels=4)

@@ -71,12 +71,9 @@ def test_datasets_of_every_form(make_encoder, pictures, form):
         np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_replicas_keep_the_order(make_encoder, pictures):
+def test_replicas_keep_the_order(make_encoder, pictures, two_replicas):
     images, labels = pictures[0]
-    strategy = tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
-    with strategy.scope():
+    with two_replicas.scope():
         encoder = make_encoder()
     alone = make_encoder()
     alone.set_weights(encoder.get_weights())

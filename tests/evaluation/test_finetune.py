@@ -52,17 +52,14 @@ def test_in_place_changes_every_tensor_and_restores_the_momentum(make_encoder, p
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_a_step_of_two_replicas_is_that_of_one_device(several):
+def test_a_step_of_two_replicas_is_that_of_one_device(several, two_replicas):
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (16, 4, 4, 1), np.uint8)
     labels = generator.random((16, 3)) < 0.5 if several else np.arange(16) % 3
     splits = [of_arrays(images, labels)] * 2
     recipe = dataclasses.replace(RECIPE, steps=1, batch_size=16, crop_area=None, weight_decay=0.1)
-    strategy = tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
     trained = []
-    for scope in (tf.distribute.get_strategy().scope(), strategy.scope()):
+    for scope in (tf.distribute.get_strategy().scope(), two_replicas.scope()):
         keras.utils.set_random_seed(0)
         with scope:
             dense = keras.layers.Dense(5, "tanh", kernel_regularizer=keras.regularizers.L2(0.01))

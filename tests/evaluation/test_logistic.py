@@ -66,12 +66,15 @@ def test_the_optimum_is_reached_whatever_the_scale(scale):
     parts = [(scale * train[:240], known[:240]), (scale * test, asked), (scale * train[240:], known[240:])]
     result = logistic_regression(*parts, l2_grid=[10 * scale**2])
     assert result.converged
-    # Images whose two best scores differ by less than the distance to the optimum may be of another class.
+    # At the end no part of the mean gradient is above 1e-4, and the least curvature is that of the penalty: the 63 weights are
+    # so near to the optimum, and images whose two best scores differ by less than that moves both may be of another class.
+    distance = 1e-4 * 63**0.5 / (10 / 300)
     for found, model, images, wanted in (
         (result.value, fitted, test, asked),
         (result.validation_value, exact, train[240:], known[240:]),
     ):
-        near = np.diff(np.sort(model.decision_function(images))[:, -2:]).min(axis=1) < 0.01
+        margins = np.diff(np.sort(model.decision_function(images))[:, -2:])[:, 0]
+        near = margins < 2 * distance * (1 + np.square(images).sum(axis=1)) ** 0.5
         assert abs(found - model.score(images, wanted)) <= near.mean()
 
 
