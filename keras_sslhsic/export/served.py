@@ -20,12 +20,12 @@ def image_spec(spec: EncoderSpec, size: int | None, dtype: tf.DType = tf.uint8) 
 
 
 def serve(
-    model: keras.Model, spec: EncoderSpec, size: int | None, training: bool = False
+    model: Callable[..., tf.Tensor], spec: EncoderSpec, size: int | None, training: bool = False
 ) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
     """The function of images, uint8 or float in [0, 255], that is served.
 
     Args:
-        model: an encoder with this spec, or what `folded` makes of one.
+        model: an encoder with this spec, or what computes as one.
         spec: what it reads and gives.
         size: side of the central squares that it sees of images of any size; None: it sees all of images as it takes them.
         training: whether it trains.

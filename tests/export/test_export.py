@@ -37,6 +37,13 @@ def test_signature_gives_the_same_features(encoder, real_images, saved_model):
         np.testing.assert_allclose(features, encoder(images), atol=1e-4)
 
 
+def test_no_images_have_no_features(encoder, saved_model):
+    served = tf.saved_model.load(str(saved_model)).signatures
+    of_pixels = served["serving_default"](image=np.zeros((0, 32, 32, 3), np.uint8))["features"]
+    of_files = served["encoded"](bytes=tf.constant([], tf.string))["features"]
+    assert of_pixels.shape == of_files.shape == (0, encoder.spec.feature_size)
+
+
 def test_every_weight_is_written_once(encoder, saved_model):
     convolutions = [layer for layer in encoder._flatten_layers() if isinstance(layer, keras.layers.Conv2D)]
     weights = sum(layer.count_params() + layer.filters for layer in convolutions)
