@@ -207,6 +207,11 @@ def check_features(
         )
     if not isinstance(features[image_key], tfds.features.Image):
         raise ValueError(f"{name} has no image in {image_key!r}, but {features[image_key]}{remedy}")
+    if (dtype := np.dtype(features[image_key].np_dtype)) not in (np.uint8, np.uint16):
+        # TFDS writes the bits of a float as four colours.
+        raise ValueError(
+            f"{name} has images of {dtype} in {image_key!r}, and those of uint8 or uint16 are read{remedy}"
+        )
     for key in label_keys:
         of_classes = several and isinstance(getattr(features[key], "feature", None), tfds.features.ClassLabel)
         whole = features[key].shape == () and np.dtype(features[key].np_dtype).kind in "biu"

@@ -140,8 +140,8 @@ def read_annotations(file: Path, images: Path) -> CocoSplit:
             "expected images (id, file_name, width, height), categories (id, name) and annotations (id, image_id, "
             f"category_id, bbox, area, iscrowd), found no {error}."
         ) from error
-    if not entries or not objects:
-        raise refuse("it has no image, or no annotation of an object.")
+    if not entries or not kinds or all(crowd for *_, crowd in rows):
+        raise refuse("it has no image, no category, or no annotation of an object that is no crowd.")
     if wrong := [one for one in {*sizes, *kinds} if type(one) is not int]:
         raise refuse(f"ids must be integers, found {wrong[0]!r}.")
     if min(kinds) < 1:

@@ -138,14 +138,20 @@ def configured(job: Mapping[str, Any], folder: Path, accelerators: int) -> Any:
     return config
 
 
-def write_records(images: Path, annotations: Mapping[str, Any], prefix: Path, masks: bool) -> None:
-    """Writes the images of a split with their boxes and masks as files of records, if they are not there."""
+def numbered(annotations: Mapping[str, Any]) -> Any:
+    """What pycocotools takes, with annotations that count from 1: it would miss one whose id is 0, or another's."""
     from pycocotools.coco import COCO
 
     truth = COCO()
-    truth.dataset = dict(annotations)
+    rows = [one | {"id": number} for number, one in enumerate(annotations["annotations"], start=1)]
+    truth.dataset = {**annotations, "annotations": rows}
     truth.createIndex()
-    own = defaultdict(list)
+    return truth
+
+
+def write_records(images: Path, annotations: Mapping[str, Any], prefix: Path, masks: bool) -> None:
+    """Writes the images of a split with their boxes and masks as files of records, if they are not there."""
+    truth, own = numbered(annotations), defaultdict(list)
     for annotation in annotations["annotations"]:
         own[annotation["image_id"]].append(annotation)
     entries = annotations["images"]
@@ -170,11 +176,21 @@ def write_records(images: Path, annotations: Mapping[str, Any], prefix: Path, ma
 
 
 def example(entry: Mapping[str, Any], content: bytes, annotations: list[dict[str, Any]], draw: Any) -> bytes:
-    """The record of an image: its file, its boxes within it, and as PNG the masks that `draw` gives, if it is not None."""
+    """The record of an image: its file, its boxes within it, and as PNG the masks that `draw` gives, if it is not None.
+
+    Raises:
+        ValueError: if the file is not of the size that its entry says, by which boxes are placed.
+    """
     import tensorflow as tf
     from PIL import Image
 
     width, height = entry["width"], entry["height"]
+    with Image.open(io.BytesIO(content)) as image:
+        if image.size != (width, height):
+            found = "{} x {}".format(*image.size)
+            raise ValueError(
+                f"{entry['file_name']} is {found} pixels (width x height), and the annotations say {width} x {height}."
+            )
     columns: dict[str, list[Any]] = defaultdict(list)
     for annotation in annotations:
         x, y, w, h = annotation["bbox"]
@@ -288,7 +304,6 @@ def run(folder: Path) -> None:
     from official.core import task_factory, train_lib
     from official.modeling import performance
     from official.vision.ops import preprocess_ops
-    from pycocotools.coco import COCO
 
     job = json.loads((folder / "job.json").read_text())
     tf.keras.utils.set_random_seed(job["seed"])
@@ -296,10 +311,12 @@ def run(folder: Path) -> None:
     preprocess_ops.normalize_image = partial(
         preprocess_ops.normalize_image, offset=job["mean"], scale=job["std"]
     )
-    for split in ("train", "test"):
-        annotations = json.loads(Path(job[split]["annotations"]).read_text())
-        print(f"engine: {split}, {len(annotations['images'])} images", flush=True)
-        write_records(Path(job[split]["images"]), annotations, folder / "records" / split, job["masks"])
+    annotations = {
+        split: json.loads(Path(job[split]["annotations"]).read_text()) for split in ("train", "test")
+    }
+    for split, given in annotations.items():
+        print(f"engine: {split}, {len(given['images'])} images", flush=True)
+        write_records(Path(job[split]["images"]), given, folder / "records" / split, job["masks"])
     config = configured(job, folder, len(tf.config.list_physical_devices("GPU")))
     performance.set_mixed_precision_policy(config.runtime.mixed_precision_dtype)
     with np.load(folder / "weights.npz") as weights:
@@ -316,7 +333,7 @@ def run(folder: Path) -> None:
     )
     print("engine: measures", flush=True)
     found = list(detections(model, task.build_inputs(config.task.validation_data)))
-    truth = COCO(job["test"]["annotations"])
+    truth = numbered(annotations["test"])
     kinds = {"box": "bbox", **({"mask": "segm"} if job["masks"] else {})}
     result: dict[str, Any] = {
         name: average_precision(truth, found, kind, job["seed"]) for name, kind in kinds.items()

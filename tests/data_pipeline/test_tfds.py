@@ -31,6 +31,7 @@ class Grays(tfds.core.GeneratorBasedBuilder):
             "parts": tfds.features.Sequence(tfds.features.ClassLabel(num_classes=3)),
             "text": tfds.features.Text(),
             "bright": tfds.features.Scalar(np.bool_),
+            "depth": tfds.features.Image(shape=(4, 6, 1), dtype=np.float32),
         }
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
@@ -41,6 +42,7 @@ class Grays(tfds.core.GeneratorBasedBuilder):
         for number in range(NUMBER[split]):
             image = np.full((4, 6, 3), 5 * number, np.uint8)
             others = {"score": 0.5, "parts": [1, 2], "text": "gray", "bright": number % 2 == 0}
+            others["depth"] = np.full((4, 6, 1), number, np.float32)
             yield number, {"image": image, "label": number % 3, **others}
 
 
@@ -216,7 +218,7 @@ def test_what_is_not_prepared_says_how_to_prepare_it(tmp_path):
 
 
 def test_bad_input_is_named(load):
-    with pytest.raises(ValueError, match=r"no feature 'photo', it has \['bright', 'image', .*take image_key"):
+    with pytest.raises(ValueError, match=r"no feature 'photo', it has \['bright', 'depth', 'image', .*take image_key"):
         load(image_key="photo")
     for key in ("score", "parts", "text", "image"):
         with pytest.raises(
@@ -225,6 +227,10 @@ def test_bad_input_is_named(load):
             load(label_key=key)
     with pytest.raises(ValueError, match=r"grays has no image in 'label', but ClassLabel\("):
         load(image_key="label")
+    with pytest.raises(
+        ValueError, match="grays has images of float32 in 'depth', and those of uint8 or uint16"
+    ):
+        load(image_key="depth")
     with pytest.raises(ValueError, match="11 examples, fewer than one batch of 12"):
         load("validation", batch_size=12)
     with pytest.raises(ValueError, match="seed must be at least 0, found -1"):

@@ -81,6 +81,11 @@ def test_the_format_of_coco_is_read(tmp_path):
         (lambda c: c.pop("categories"), "found no 'categories'"),
         (lambda c: c["annotations"][0].pop("iscrowd"), "found no 'iscrowd'"),
         (lambda c: c.update(annotations=[]), "no annotation of an object"),
+        (
+            lambda c: [one.update(iscrowd=1) for one in c["annotations"]],
+            "no annotation of an object that is no crowd",
+        ),
+        (lambda c: c.update(categories=[]), "no category"),
         (lambda c: c["images"][0].update(id="a"), "ids must be integers, found 'a'"),
         (lambda c: c["categories"].append({"id": 0, "name": "sky"}), "begin at 1, since 0 is the background"),
         (lambda c: c["annotations"][1].update(category_id=7), "annotation 2 needs an image and a category"),
@@ -204,6 +209,30 @@ def test_records_hold_boxes_and_masks(tmp_path):
         expected = np.zeros((48, 64))
         expected[8:40, 10 + number : 50] = 1
         np.testing.assert_array_equal(one["groundtruth_instance_masks"][0], expected)
+
+
+@in_its_environment
+def test_records_are_of_images_as_large_as_their_entries_say(tmp_path):
+    """A photograph's EXIF orientation, which a tool has followed and TensorFlow does not, changes its sides."""
+    folder = write_coco(tmp_path) / "train"
+    content = json.loads((folder / "annotations.json").read_text())
+    content["images"][1].update(width=48, height=64)
+    with pytest.raises(ValueError, match=r"1.png is 64 x 48 pixels .* say 48 x 64"):
+        mask_rcnn.write_records(folder / "images", content, tmp_path / "records/train", False)
+
+
+@in_its_environment
+@pytest.mark.parametrize("number", [lambda i: i, lambda i: 1], ids=["from 0", "the same"])
+def test_numbers_of_annotations_do_not_matter(number, tmp_path):
+    write_coco(tmp_path, 4)
+    content = json.loads((tmp_path / "test/annotations.json").read_text())
+    for i, one in enumerate(content["annotations"]):
+        one["id"] = number(i)
+    found = [
+        {"image_id": one["image_id"], "category_id": 3, "bbox": one["bbox"], "score": 0.9}
+        for one in content["annotations"]
+    ]
+    assert mask_rcnn.average_precision(mask_rcnn.numbered(content), found, "bbox", 0)["AP"] == 1
 
 
 @in_its_environment
