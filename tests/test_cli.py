@@ -371,6 +371,17 @@ def test_an_error_of_one_operation_is_told_without_its_node(monkeypatch, capsys)
     assert capsys.readouterr().err.startswith("keras-sslhsic export: runs/logs; Not a directory (")
 
 
+def test_the_end_of_another_worker_is_a_sentence(monkeypatch, capsys):
+    def load(name):
+        said = "Graph execution error:\n\nCollective ops is aborted by: Socket closed\nAdditional GRPC error information"
+        raise tf.errors.UnavailableError(None, None, said)
+
+    monkeypatch.setattr(cli.arguments, "load", load)
+    assert cli.main(["export", "--model", "a", "--out", "b"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("keras-sslhsic export: another worker has ended") and "Socket" not in said
+
+
 @pytest.mark.parametrize("error", [ValueError("too many values"), RuntimeError("no kernel")])
 def test_an_error_of_another_library_says_how_to_see_where_it_comes_from(error, monkeypatch, capsys):
     # As TensorFlow, scikit-learn and others raise it: not from a file of this package.

@@ -172,6 +172,8 @@ def _explain(error: Exception) -> str:
         return f"there is no file or folder {display(error.filename)}; give one that exists."
     if isinstance(error, OSError) and error.filename:
         return f"{display(error.filename)}: {error.strerror}."
+    if _is_op_error(error) and "Collective ops is aborted" in str(error):
+        return "another worker has ended, or cannot be reached: start all of them again, pretrain with --resume."
     if _is_op_error(error):  # the reason, its type, and a traceback of what a pipeline ran
         graph = r"Graph execution error:\n(.*\n)*?<stack traces unavailable>\n"
         where = (
