@@ -26,25 +26,45 @@ class Patches(tfds.core.GeneratorBasedBuilder):
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
     def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples(32), "validation": self._generate_examples(8)}
+        numbers = {"train": 32, "validation": 8, "unlabelled": 40}
+        return {split: self._generate_examples(number) for split, number in numbers.items()}
 
     def _generate_examples(self, number):
         rng = np.random.default_rng(number)
         for i in range(number):
             pixels = 120 * (i % 2) + rng.integers(0, 100, (14, 12, 3))
-            yield i, {"image": pixels.astype(np.uint8), "label": i % 2}
+            yield i, {"image": pixels.astype(np.uint8), "label": -1 if number == 40 else i % 2}
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tfds") / "sets"
+    config = tfds.download.DownloadConfig(try_download_gcs=False)
+    Patches(data_dir=folder).download_and_prepare(download_config=config)
+    return folder
+
+
+@pytest.mark.parametrize("split", ["unlabelled", "train+unlabelled", "train[:16]"])
+def test_images_without_labels_are_trained_on_without_them_and_measured_on_others(split, sets, monkeypatch):
+    monkeypatch.chdir(sets.parent)
+    given = {"data": {"name": "patches", "data_dir": "sets", "split": split}, "views": {"size": 8}}
+    config = defaults.suited(ConfigDict(given))
+    labelled = split.startswith("train[")
+    assert config.data.labels == labelled and ("num_classes" in config.model) == labelled
+    expected = {"test_split": "validation"} | ({} if labelled else {"train_split": "train"})
+    assert config.evals.to_dict() == {"knn": expected}
 
 
 @pytest.mark.slow
-def test_a_data_set_is_trained_on_by_its_name_and_measured_on_its_own_images(tmp_path, monkeypatch, capsys):
+def test_a_data_set_is_trained_on_by_its_name_and_measured_on_its_own_images(
+    sets, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    config = tfds.download.DownloadConfig(try_download_gcs=False)
-    Patches(data_dir=tmp_path / "sets").download_and_prepare(download_config=config)
     pixels = keras.Input((None, None, 3))
     network = keras.Model(pixels, keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3)(pixels)))
     encoders.with_preprocessing(network, 0.5, 0.25).save("start.keras")
 
-    small = ["--image-size", "8", "--epochs", "1", "--init", "start.keras", "--config.data.data_dir=sets"]
+    small = ["--image-size", "8", "--epochs", "1", "--init", "start.keras", f"--config.data.data_dir={sets}"]
     assert cli.main(["pretrain", "--data", "patches", "--workdir", "run", *small]) == 0
     told = capsys.readouterr().out
     assert (
@@ -59,7 +79,7 @@ def test_a_data_set_is_trained_on_by_its_name_and_measured_on_its_own_images(tmp
     assert first.recipe["image_size"] == 8
 
     # What is trained on is not measured on, with its labels.
-    of_test = ConfigDict({"data": {"name": "patches", "data_dir": "sets", "split": "validation"}})
+    of_test = ConfigDict({"data": {"name": "patches", "data_dir": str(sets), "split": "validation"}})
     assert defaults.suited(of_test).evals.to_dict() == {}
 
     # Without a word on images those of the run, at its size.

@@ -173,7 +173,9 @@ def _explain(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"{display(error.filename)}: {error.strerror}."
     if _is_op_error(error) and "Collective ops is aborted" in str(error):
-        return "another worker has ended, or cannot be reached: start all of them again, pretrain with --resume."
+        return (
+            "another worker has ended, or cannot be reached: start all of them again, pretrain with --resume."
+        )
     if _is_op_error(error):  # the reason, its type, and a traceback of what a pipeline ran
         graph = r"Graph execution error:\n(.*\n)*?<stack traces unavailable>\n"
         where = (

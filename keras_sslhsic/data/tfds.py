@@ -224,6 +224,17 @@ def split_info(builder: Any, split: str) -> Any:
     return builder.info.splits[SPLITS.get(builder.name, {}).get(split, split)]
 
 
+def has_labels(builder: Any, split: str, label_key: str) -> bool:
+    """Whether the examples of a split have labels, by the first of its first and of its last file.
+
+    Those without have -1, as all in "unlabelled" and some in "train+unlabelled" of stl10.
+    """
+    files = split_info(builder, split).file_instructions
+    firsts = [_read(_Piece(str(file.filename), file.skip, 1, 0))[0] for file in (files[0], files[-1])]
+    examples = [tf.train.Example.FromString(record).features.feature for record in firsts]
+    return all(label >= 0 for example in examples for label in example[label_key].int64_list.value)
+
+
 def shared(builder: Any, *splits: str) -> int:
     """How many examples two splits have in common."""
     first, second = (split_info(builder, split).file_instructions for split in splits)

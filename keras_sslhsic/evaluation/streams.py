@@ -13,7 +13,7 @@ from keras_sslhsic.data.images import unpack
 from keras_sslhsic.data.python_map import recorded
 from keras_sslhsic.data.subsets import hold_out
 from keras_sslhsic.encoders.checks import check_given
-from keras_sslhsic.evaluation.checks import check_classes
+from keras_sslhsic.evaluation.checks import check_classes, check_labels
 from keras_sslhsic.evaluation.crops import random_crop_and_flip
 from keras_sslhsic.evaluation.extraction import (
     AnyEncoder,
@@ -178,6 +178,8 @@ def _check_labels_of(data: Split | tf.data.Dataset, name: str, several: bool) ->
         raise ValueError(
             f"Every class must be in some {name} image, for metric 'map11': class {np.argmin(labels.any(axis=0))} is in none."
         )
+    if not several and isinstance(data, Split):
+        check_labels(labels, len(data), f"{name} labels")  # TFDS has -1 where there is none
 
 
 def _within(data: Any, name: str, num_classes: int) -> Any:

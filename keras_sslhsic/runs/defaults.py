@@ -19,7 +19,7 @@ from keras_sslhsic.data.folder import list_images
 from keras_sslhsic.data.images import spread
 from keras_sslhsic.data.inspect import dark
 from keras_sslhsic.data.sources import SOURCES
-from keras_sslhsic.data.tfds import prepared_builder, shared, split_info
+from keras_sslhsic.data.tfds import has_labels, prepared_builder, shared, split_info
 from keras_sslhsic.hsic.ratio import largest_ratio
 from keras_sslhsic.runs import schema
 from keras_sslhsic.words import counted, warn
@@ -86,13 +86,18 @@ def suited(config: ConfigDict, before: ConfigDict | None = None, say: Say = prin
     chosen, why = _choose(found, size or min(found.side or SIDE, SIDE), method, given)
     takes = schema.source_fields(source)
     read = {name: value for name, value in chosen.pop("data").items() if name in takes}
-    held_out: dict[str, Any] | None = {}
+    measured: dict[str, Any] | None = {}
     if source == "tfds":
         builder, own = prepared_builder(data["name"], data.get("data_dir")), data.get("split", "train")
-        read["labels"] = data.get("label_key", "label") in builder.info.features
-        splits = [split for split in ("test", "validation") if split in builder.info.splits]
-        splits = [split for split in splits if not shared(builder, own, split)]
-        held_out = {"test_split": splits[0]} if splits else None
+        known, key = builder.info.splits, data.get("label_key", "label")
+        splits = [
+            split for split in ("test", "validation") if split in known and not shared(builder, own, split)
+        ]
+        measured = {"test_split": splits[0]} if splits else None
+        read["labels"] = key in builder.info.features
+        if read["labels"] and not has_labels(builder, own, key):
+            read["labels"] = False
+            measured = {"train_split": "train", **measured} if measured and "train" in known else None
     given["data"] = {"source": source, **read, **data}
     images = SOURCES[source](**_arguments(given["data"]), batch_size=1, seed=0)
     sample = images.sample(LOOKED_AT)
@@ -103,7 +108,8 @@ def suited(config: ConfigDict, before: ConfigDict | None = None, say: Say = prin
     )
     if images.class_names:
         chosen["model"]["num_classes"] = len(images.class_names)
-        chosen["evals"] = {} if held_out is None else {"knn": held_out}
+    if images.class_names or "train_split" in (measured or {}):
+        chosen["evals"] = {} if measured is None else {"knn": measured}
     takes = schema.method_fields(method)
     chosen["model"] = {name: value for name, value in chosen["model"].items() if name in takes}
     if start:

@@ -218,7 +218,9 @@ def test_what_is_not_prepared_says_how_to_prepare_it(tmp_path):
 
 
 def test_bad_input_is_named(load):
-    with pytest.raises(ValueError, match=r"no feature 'photo', it has \['bright', 'depth', 'image', .*take image_key"):
+    with pytest.raises(
+        ValueError, match=r"no feature 'photo', it has \['bright', 'depth', 'image', .*take image_key"
+    ):
         load(image_key="photo")
     for key in ("score", "parts", "text", "image"):
         with pytest.raises(

@@ -120,6 +120,18 @@ def test_labels_of_a_dataset_that_are_no_classes_are_said(which, make_encoder, p
         linear(make_encoder(), *splits, num_classes=4, recipe=Recipe(1, 40), candidates=Candidate(0.1, 0.0))
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_images_without_a_label_are_said_before_work(which, pictures):
+    """A data set of TFDS numbers them -1."""
+    splits = [of_arrays(images, labels - (which == i)) for i, (images, labels) in enumerate(pictures)]
+    encoder = keras.Sequential([keras.Input(splits[0].shape), keras.layers.Flatten()])
+    for protocol in (finetune, linear):
+        with pytest.raises(
+            ValueError, match=f"{('train', 'test')[which]} labels cannot be used. .* found -1"
+        ):
+            protocol(encoder, *splits)
+
+
 def test_the_last_batch_of_a_dataset_may_be_smaller(make_encoder, pictures):
     train, test = (tf.data.Dataset.from_tensor_slices(split).batch(48) for split in pictures)
     assert train.element_spec[0].shape[0] is None
