@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import reprlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -707,7 +707,9 @@ class Trainer(EncodingModel):
             ValueError: for what `get_config` does not give.
         """
         cls.check_config(config)
-        return cls(**{**config, "encoder": keras.saving.deserialize_keras_object(config["encoder"])})
+        encoder = keras.saving.deserialize_keras_object(config["encoder"])
+        with _dtype_policy(config.get("dtype")):  # what a method builds takes that of the moment
+            return cls(**{**config, "encoder": encoder})
 
     @classmethod
     def check_config(cls, config: Any) -> None:
@@ -717,3 +719,14 @@ class Trainer(EncodingModel):
                 f"Expected the config of a {cls.__name__}, a mapping with its encoder, as get_config gives it, found "
                 f"{reprlib.repr(config)}."
             )
+
+
+@contextlib.contextmanager
+def _dtype_policy(policy: Any) -> Iterator[None]:
+    """Layers that are made meanwhile are of this policy."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(keras.dtype_policies.get(policy))
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)

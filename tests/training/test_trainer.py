@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_sslhsic
-from keras_sslhsic import LARS, SSLHSIC, callbacks, losses, methods, views
+from keras_sslhsic import LARS, SSLHSIC, callbacks, compat, losses, methods, views
 from keras_sslhsic.data import from_arrays
 from keras_sslhsic.data.images import unpack
 from keras_sslhsic.hsic import kernels
@@ -228,6 +228,34 @@ def test_the_loss_is_scaled_where_networks_compute_in_float16(scaled, later, tin
     for each in (model, again):
         assert isinstance(each.optimizer, keras.optimizers.LossScaleOptimizer) == scaled
     assert_same(again.optimizer.variables, model.optimizer.variables, rtol=0)
+
+
+@pytest.mark.parametrize("policies", [("mixed_bfloat16", "float32"), ("float32", "mixed_float16")])
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_every_layer_computes_after_loading_as_before(method, policies, tiny_encoder, tmp_path):
+    """Whatever the policy of the moment is."""
+    saved, later = policies
+    keras.config.set_dtype_policy(saved)
+    try:
+        heads = {"projector_hidden": 12, "projection_dim": 8}
+        model = methods.METHODS[method](tiny_encoder(), views="small_image", num_classes=3, **heads)
+        model.save(tmp_path / "model.keras")
+        keras.config.set_dtype_policy(later)
+        again = keras.models.load_model(tmp_path / "model.keras")
+        assert keras.config.dtype_policy().name == later
+    finally:
+        keras.config.set_dtype_policy("float32")
+    kinds = [
+        [
+            (type(layer), layer.dtype_policy.name)
+            for layer in compat.every_layer(each)
+            if not isinstance(
+                layer, keras.Model
+            )  # computes nothing itself, and Keras takes the policy of the moment
+        ]
+        for each in (model, again)
+    ]
+    assert kinds[0] == kinds[1] and (keras.layers.Dense, saved) in kinds[0]
 
 
 @pytest.mark.parametrize("seed", [-1, 2**40 + 3])
