@@ -45,6 +45,15 @@ def every_layer(network: keras.Layer) -> Iterator[keras.Layer]:
     yield from network._flatten_layers()
 
 
+def precisions(network: keras.Layer) -> set[str]:
+    """The types that the layers of a network compute in, such as {"float32", "bfloat16"}.
+
+    Inputs and networks of layers compute nothing themselves; Keras loads them with the policy of the moment.
+    """
+    silent = keras.layers.InputLayer | Functional | keras.Sequential
+    return {layer.compute_dtype for layer in every_layer(network) if not isinstance(layer, silent)}
+
+
 def automatic_names(network: keras.Layer) -> set[str]:
     """The names that Keras gives such layers as a network has, before it numbers them: {"conv2d", ...}."""
     return {to_snake_case(type(layer).__name__) for layer in every_layer(network)}
@@ -201,7 +210,7 @@ def loss_scaled(
 
     By Keras's own rule the policy of the moment decides, which need not be that of a network that was loaded.
     """
-    half = any(layer.compute_dtype == "float16" for network in networks for layer in every_layer(network))
+    half = any("float16" in precisions(network) for network in networks)
     scaling = keras.optimizers.LossScaleOptimizer
     return scaling(optimizer) if half and not isinstance(optimizer, scaling) else optimizer
 

@@ -68,7 +68,7 @@ def check_answer(
 
 def check_precision(encoder: Encoder, target: str) -> None:
     """Raises ValueError for an encoder that computes in half precision."""
-    half = {layer.compute_dtype for layer in compat.every_layer(encoder)} & {"float16", "bfloat16"}
+    half = compat.precisions(encoder) & {"float16", "bfloat16"}
     if half:
         raise ValueError(
             f"{target} files are written in float32, and this encoder computes in {half.pop()}: build it in float32 and "
