@@ -294,6 +294,15 @@ def check_writable(target: str | os.PathLike, folder: bool = False) -> None:
             raise
 
 
+def check_appendable(target: str | os.PathLike) -> None:
+    """`check_writable` of a file that lines are added to: one that is there has to take them itself."""
+    target = Path(target)
+    if not target.exists():
+        return check_writable(target)
+    with named(target), target.open("ab"):
+        pass
+
+
 @contextlib.contextmanager
 def named(target: str | os.PathLike) -> Iterator[None]:
     """Errors of writing name the file that was asked for, not a temporary one."""

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import stat
 import subprocess
 import sys
@@ -322,3 +323,18 @@ def test_an_array_that_does_not_fit_names_the_file(tmp_path, largest):
     ):
         np.save(temporary, np.zeros(1000))
     assert names(tmp_path) == []
+
+
+def test_a_file_that_takes_no_lines_is_known_before_work(tmp_path):
+    files.check_appendable(tmp_path / "new" / "lines")
+    assert names(tmp_path) == []
+    program = tmp_path / "sleep"  # nobody, root neither, may write to a program that runs
+    shutil.copy(shutil.which("sleep"), program)
+    files.check_appendable(program)
+    running = subprocess.Popen([program, "100"])
+    try:
+        with pytest.raises(OSError, match=r"sleep cannot be written: Text file busy\.$"):
+            files.check_appendable(program)
+    finally:
+        running.kill()
+        running.wait()

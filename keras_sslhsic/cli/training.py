@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_sslhsic.cli import arguments
-from keras_sslhsic.files import check_writable, display
+from keras_sslhsic.files import check_appendable, display
 from keras_sslhsic.words import counted
 
 # The names of `runs.tables.TABLES`.
@@ -200,7 +200,7 @@ def _reproduce(options: argparse.Namespace) -> None:
     if not re.fullmatch(r"\d+(,\d+)*", given):
         raise ValueError(f"--seeds are integers such as 1,2,3, found {given!r}.")
     records, seeds = Path(options.records or _RECORDS), [*dict.fromkeys(map(int, given.split(",")))]
-    check_writable(records)
+    check_appendable(records)
     if options.table == "claims":
         print("\n".join(claims.lines(claims.recorded(records, run=True))))
         return

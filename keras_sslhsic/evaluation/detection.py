@@ -53,7 +53,7 @@ class CocoSplit:
         number: of the images.
         num_classes: the largest number of a category, and one for the background.
         masks: whether all objects have masks.
-        digest: of the file.
+        digest: of the file, and of how many bytes each image has.
         names: category -> its name.
     """
 
@@ -152,7 +152,8 @@ def read_annotations(file: Path, images: Path) -> CocoSplit:
                 f"the annotation {number} needs an image and a category that there are, and a bbox of four numbers; found "
                 f"image {image}, category {kind} and {sides} numbers."
             )
-    if missing := [name for *_, name in sizes.values() if not (images / name).exists()]:
+    paths = {name: images / name for *_, name in sizes.values()}
+    if missing := [name for name, path in paths.items() if not path.exists()]:
         raise FileNotFoundError(
             f"{len(missing)} images of {display(file)} are missing in {display(images)}, such as {display(missing[0])}."
         )
@@ -162,7 +163,7 @@ def read_annotations(file: Path, images: Path) -> CocoSplit:
         len(entries),
         max(kinds) + 1,
         all(one.get("segmentation") for one in objects),
-        hashlib.sha256(content).hexdigest(),
+        hashlib.sha256(content + repr([path.stat().st_size for path in paths.values()]).encode()).hexdigest(),
         kinds,
     )
 

@@ -24,7 +24,7 @@ from keras_sslhsic.evaluation.loading import FOR_FEATURES, FOR_TRAINING
 from keras_sslhsic.evaluation.probes import Evaluate
 from keras_sslhsic.evaluation.protocol import Protocol
 from keras_sslhsic.evaluation.settings import checked
-from keras_sslhsic.files import check_writable, display
+from keras_sslhsic.files import check_appendable, display
 from keras_sslhsic.runs import build, folder
 from keras_sslhsic.words import warn
 from keras_sslhsic.zoo import model_files
@@ -248,7 +248,7 @@ def measure(
         known = results.read(file)
     except FileNotFoundError:  # or no whole line: a run was killed while it wrote the first
         known = []
-        check_writable(file)
+    check_appendable(file)
     found = []
     for result in compare(encoders, evals, splits, **options):
         # A run that was killed after this, and went on, has it already.

@@ -279,6 +279,9 @@ def test_one_process_trains_in_a_folder_and_a_result_that_is_there_is_taken(tmp_
     first, second = (protocol.run(encoder, splits, **settings) for _ in range(2))
     assert ran == [2]
     assert results.same(first, second) and not list(Path("work").glob(".*"))
+    Image.fromarray(np.zeros((48, 64, 3), np.uint8)).save("own/train/images/0.png")
+    protocol.run(encoder, protocol.needs.load("own", channels=3), **settings)
+    assert ran == [2, 2]
 
 
 @in_its_environment
