@@ -350,9 +350,10 @@ def _run(program: Path, folder: Path, verbose: bool) -> None:
             f"{display(log)} has what it says."
         )
     command = [os.fspath(program), "-I", mask_rcnn.__file__, os.fspath(folder / "job.json")]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with (
         log.open("w") as kept,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process,
+        subprocess.Popen(command, **pipes, text=True) as process,
     ):
         try:
             for line in process.stdout or ():

@@ -4,13 +4,15 @@
 
 runs in an environment of its own, which has tf-models-official 2.20 and pycocotools, and needs nothing of this package. The job
 says what is trained on and how; weights.npz beside it holds the encoder's, result.json gets what was measured. A stopped job
-goes on.
+goes on. It ends where its standard input does, with the process that has started it.
 """
 
 import io
 import json
+import os
 import re
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -345,5 +347,17 @@ def run(folder: Path) -> None:
     written.replace(folder / "result.json")  # there, it is whole
 
 
+def end_with_input() -> None:
+    """Ends this process as soon as its standard input does: whoever holds it may be killed, and another begin the same job."""
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 if __name__ == "__main__":
+    end_with_input()
     run(Path(sys.argv[1]).parent)

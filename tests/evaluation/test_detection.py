@@ -1,7 +1,12 @@
 """Detection: the format of COCO, the weights of encoders; with Model Garden (`make test-detection`) its maps and whole runs."""
 
+import contextlib
+import fcntl
 import json
+import subprocess
 import sys
+import textwrap
+import time
 from pathlib import Path
 
 import keras
@@ -159,6 +164,35 @@ def test_what_the_engine_says_last_is_told(tmp_path):
         detection.detect(encoder, splits, engine=tmp_path / "python", work_dir=tmp_path)
     with pytest.raises(ValueError, match="multiple of 64, found 100"):
         detection.detect(encoder, splits, engine=tmp_path / "python", image_size=100)
+
+
+def test_the_engine_ends_with_who_has_started_it(tmp_path):
+    """However that ended: the lock on the folder is gone with it."""
+    engine = """
+        import fcntl, runpy, sys, time
+        runpy.run_path(sys.argv[2])["end_with_input"]()
+        fcntl.flock(held := open("held", "w"), fcntl.LOCK_EX)
+        print("engine: ready", flush=True)
+        time.sleep(600)
+    """
+    (tmp_path / "engine.py").write_text(textwrap.dedent(engine))
+    (tmp_path / "engine").write_text(f'#!/bin/sh\nexec {sys.executable} engine.py "$@"\n')
+    (tmp_path / "engine").chmod(0o755)
+    runs = "from pathlib import Path; from keras_sslhsic.evaluation import detection; "
+    runs += "detection._run(Path('engine').absolute(), Path(), True)"
+    starter = subprocess.Popen([sys.executable, "-c", runs], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None and any("ready" in line for line in starter.stdout)
+    with (tmp_path / "held").open() as held:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        starter.kill()
+        starter.wait()
+        for _ in range(600):  # tenths of seconds
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(0.1)
+    pytest.fail("The engine has not ended.")
 
 
 @in_its_environment
