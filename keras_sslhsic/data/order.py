@@ -39,6 +39,8 @@ class Order:
         checks.integer("batch_size", self.batch_size, 1)
         checks.flag("shuffle", self.shuffle)
         checks.flag("drop_remainder", self.drop_remainder)
+        if self.num_examples < 1:
+            raise ValueError("The data set has no examples.")
         if self.steps_per_epoch < 1:
             found = counted(self.num_examples, "example")
             raise ValueError(

@@ -10,6 +10,7 @@ numbers back. The encoder is loaded, and the record kept, here.
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import re
 import subprocess
@@ -40,6 +41,8 @@ _NUMBERS = {
     ((3, 4, 6, 3), True): 50, ((3, 4, 23, 3), True): 101, ((3, 8, 36, 3), True): 152, ((3, 24, 36, 3), True): 200,
 }  # fmt: skip
 _LARGEST = 2**32  # bytes of a file of annotations
+_MOST_CATEGORIES = 10_000
+_OF_OBJECT = ("id", "image_id", "category_id", "bbox", "area", "iscrowd")
 _SIDE = 64  # pixels, of which the sides of images are multiples: the stride of the coarsest map
 
 
@@ -131,26 +134,37 @@ def read_annotations(file: Path, images: Path) -> CocoSplit:
         entries, objects, categories = (given[key] for key in ("images", "annotations", "categories"))
         sizes = {one["id"]: (one["width"], one["height"], one["file_name"]) for one in entries}
         kinds = {one["id"]: str(one["name"]) for one in categories}
-        rows = [
-            (one["id"], one["image_id"], one["category_id"], len(one["bbox"]), one["area"], one["iscrowd"])
-            for one in objects
-        ]
+        rows = [[one[key] for key in _OF_OBJECT] for one in objects]
     except (ValueError, KeyError, TypeError) as error:
         raise refuse(
-            "expected images (id, file_name, width, height), categories (id, name) and annotations (id, image_id, "
-            f"category_id, bbox, area, iscrowd), found no {error}."
+            f"expected images (id, file_name, width, height), categories (id, name) and annotations ({', '.join(_OF_OBJECT)}), "
+            f"found no {error}."
         ) from error
     if not entries or not kinds or all(crowd for *_, crowd in rows):
         raise refuse("it has no image, no category, or no annotation of an object that is no crowd.")
     if wrong := [one for one in {*sizes, *kinds} if type(one) is not int]:
         raise refuse(f"ids must be integers, found {wrong[0]!r}.")
-    if min(kinds) < 1:
-        raise refuse(f"ids of categories begin at 1, since 0 is the background; found {min(kinds)}.")
-    for number, image, kind, sides, *_ in rows:
-        if image not in sizes or kind not in kinds or sides != 4:
+    if len(sizes) < len(entries) or len(kinds) < len(categories):
+        raise refuse("each image and each category has an id of its own, and some have the same.")
+    if min(kinds) < 1 or max(kinds) > _MOST_CATEGORIES:
+        raise refuse(
+            f"ids of categories are from 1, since 0 is the background, to {_MOST_CATEGORIES:,}, as the network grows with "
+            f"them; found {min(kinds)} to {max(kinds)}."
+        )
+    for (number, image, kind, box, area, crowd), one in zip(rows, objects, strict=True):
+        if type(image) is not int or image not in sizes or type(kind) is not int or kind not in kinds:
             raise refuse(
-                f"the annotation {number} needs an image and a category that there are, and a bbox of four numbers; found "
-                f"image {image}, category {kind} and {sides} numbers."
+                f"the annotation {number} needs an image and a category that there are; found image {image}, category {kind}."
+            )
+        if not (_are_numbers(box) and len(box) == 4 and _are_numbers([area]) and crowd in (0, 1)):
+            raise refuse(
+                f"the annotation {number} needs a bbox of four numbers, an area, and an iscrowd of 0 or 1; found {box!r}, "
+                f"{area!r} and {crowd!r}."
+            )
+        if not _is_outline(one.get("segmentation") or [[0.0] * 6], sizes[image][:2]):
+            raise refuse(
+                f"the segmentation of the annotation {number} is neither polygons, each x, y of three points or more, nor runs "
+                "of an image of its size."
             )
     paths = {name: images / name for *_, name in sizes.values()}
     if missing := [name for name, path in paths.items() if not path.exists()]:
@@ -166,6 +180,18 @@ def read_annotations(file: Path, images: Path) -> CocoSplit:
         hashlib.sha256(content + repr([path.stat().st_size for path in paths.values()]).encode()).hexdigest(),
         kinds,
     )
+
+
+def _are_numbers(given: Any) -> bool:
+    numbers = isinstance(given, list) and not any(isinstance(value, bool) for value in given)
+    return numbers and all(isinstance(value, int | float) and math.isfinite(value) for value in given)
+
+
+def _is_outline(given: Any, size: tuple[int, int]) -> bool:
+    """Whether pycocotools can draw it: polygons, whose first decides, or lengths of runs."""
+    if isinstance(given, dict):
+        return given.get("size") == [*size[::-1]] and "counts" in given
+    return isinstance(given, list) and all(map(_are_numbers, given)) and len(given[0]) > 4
 
 
 def weights_of(encoder: Encoder) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -367,5 +393,5 @@ def _run(program: Path, folder: Path, verbose: bool) -> None:
     if process.returncode or not (folder / "result.json").exists():
         last = "".join(log.read_text(errors="replace").splitlines(keepends=True)[-8:])
         raise RuntimeError(
-            f"The engine failed with exit status {process.returncode}. The end of {display(log)}:\n{last}"
+            f"The engine failed with exit status {process.returncode}. The end of what it said:\n{last}"
         )

@@ -181,18 +181,22 @@ def example(entry: Mapping[str, Any], content: bytes, annotations: list[dict[str
     """The record of an image: its file, its boxes within it, and as PNG the masks that `draw` gives, if it is not None.
 
     Raises:
-        ValueError: if the file is not of the size that its entry says, by which boxes are placed.
+        ValueError: if the file is no image, or not of the size that its entry says, by which boxes are placed.
     """
     import tensorflow as tf
     from PIL import Image
 
     width, height = entry["width"], entry["height"]
-    with Image.open(io.BytesIO(content)) as image:
-        if image.size != (width, height):
-            found = "{} x {}".format(*image.size)
-            raise ValueError(
-                f"{entry['file_name']} is {found} pixels (width x height), and the annotations say {width} x {height}."
-            )
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            image.load()
+    except (OSError, ValueError, SyntaxError) as error:
+        raise ValueError(f"{entry['file_name']} is no image that can be read.") from error
+    if image.size != (width, height):
+        found = "{} x {}".format(*image.size)
+        raise ValueError(
+            f"{entry['file_name']} is {found} pixels (width x height), and the annotations say {width} x {height}."
+        )
     columns: dict[str, list[Any]] = defaultdict(list)
     for annotation in annotations:
         x, y, w, h = annotation["bbox"]
@@ -270,8 +274,10 @@ def average_precision(truth: Any, found: list[dict[str, Any]], kind: str, seed: 
 
     keys = ("image_id", "category_id", "score", "bbox" if kind == "bbox" else "segmentation")
     given = [{key: one[key] for key in keys} for one in found]
-    if not given:
-        return dict.fromkeys(("AP", "AP50", "AP75", "APs", "APm", "APl"), 0.0) | {"interval": [0.0, 0.0]}
+    if not given:  # pycocotools takes no less than one
+        image, category = (truth.dataset[name][0]["id"] for name in ("images", "categories"))
+        nothing = {"image_id": image, "category_id": category, "score": 0.0, "bbox": [0.0, 0.0, 0.0, 0.0]}
+        given, kind = [nothing], "bbox"
     measured = COCOeval(truth, truth.loadRes(given), kind)
     measured.evaluate()
     measured.accumulate()

@@ -149,7 +149,8 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if not is_utf8(name):
             raise ValueError(
-                f"The file name {os.fsencode(name)!r} is not UTF-8, as .parquet needs: write NAME.npz."
+                f"The file name {os.fsencode(name)!r} is not UTF-8, as .parquet needs: rename it, or write NAME.npz, without "
+                "--runner."
             )
 
 

@@ -235,6 +235,8 @@ def test_bad_input_is_named(load):
         load(image_key="depth")
     with pytest.raises(ValueError, match="11 examples, fewer than one batch of 12"):
         load("validation", batch_size=12)
+    with pytest.raises(ValueError, match="The data set has no examples"):
+        load("train[:0%]")
     with pytest.raises(ValueError, match="seed must be at least 0, found -1"):
         load(seed=-1)
     with pytest.raises(ValueError, match="image_size must be None or at least 1, found 0"):

@@ -92,9 +92,28 @@ def test_the_format_of_coco_is_read(tmp_path):
         ),
         (lambda c: c.update(categories=[]), "no category"),
         (lambda c: c["images"][0].update(id="a"), "ids must be integers, found 'a'"),
-        (lambda c: c["categories"].append({"id": 0, "name": "sky"}), "begin at 1, since 0 is the background"),
+        (lambda c: c["categories"].append({"id": 0, "name": "sky"}), "from 1, since 0 is the background"),
+        (
+            lambda c: c["categories"].append({"id": 10**9, "name": "sky"}),
+            "to 10,000, .* found 3 to 1000000000",
+        ),
+        (lambda c: c["images"].append(c["images"][0]), "and some have the same"),
         (lambda c: c["annotations"][1].update(category_id=7), "annotation 2 needs an image and a category"),
-        (lambda c: c["annotations"][0].update(bbox=[1, 2, 3]), "and 3 numbers"),
+        (lambda c: c["annotations"][1].update(image_id=[5]), "annotation 2 needs an image and a category"),
+        (
+            lambda c: c["annotations"][0].update(bbox=[1, 2, 3]),
+            r"four numbers, .*; found \[1, 2, 3\], 1280 and 0",
+        ),
+        (lambda c: c["annotations"][0].update(bbox="abcd"), "annotation 1 needs a bbox"),
+        (lambda c: c["annotations"][0].update(bbox=[1, 2, 3, float("nan")]), "annotation 1 needs a bbox"),
+        (lambda c: c["annotations"][0].update(area=None), "annotation 1 needs a bbox"),
+        (lambda c: c["annotations"][1].update(iscrowd="no"), "annotation 2 needs a bbox"),
+        (
+            lambda c: c["annotations"][0].update(segmentation=[[1, 2]]),
+            "segmentation of the annotation 1 is neither",
+        ),
+        (lambda c: c["annotations"][0].update(segmentation=[[1, 2, 3, 4]]), "of three points"),
+        (lambda c: c["annotations"][1].update(segmentation={"size": [64, 48], "counts": []}), "of its size"),
     ],
 )
 def test_another_format_is_refused(tmp_path, change, told):
@@ -253,6 +272,10 @@ def test_records_are_of_images_as_large_as_their_entries_say(tmp_path):
     content["images"][1].update(width=48, height=64)
     with pytest.raises(ValueError, match=r"1.png is 64 x 48 pixels .* say 48 x 64"):
         mask_rcnn.write_records(folder / "images", content, tmp_path / "records/train", False)
+    image = folder / "images/0.png"
+    image.write_bytes(image.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"0.png is no image that can be read"):
+        mask_rcnn.write_records(folder / "images", content, tmp_path / "records/train", False)
 
 
 @in_its_environment
@@ -286,7 +309,10 @@ def test_average_precision_and_its_interval(tmp_path):
     low, high = measured["interval"]
     deviation = (0.6 * 0.4 / 20) ** 0.5
     assert 0.6 - 3 * deviation < low < 0.6 < high < 0.6 + 3 * deviation
-    assert mask_rcnn.average_precision(truth, [], "bbox", 0)["AP"] == 0
+    for kind in ("bbox", "segm"):
+        nothing = mask_rcnn.average_precision(truth, [], kind, 0)
+        assert nothing["AP"] == 0 and nothing["interval"] == [0, 0]
+        assert (nothing["APm"], nothing["APl"]) == (0, -1)  # none is large
 
 
 def test_one_process_trains_in_a_folder_and_a_result_that_is_there_is_taken(tmp_path, monkeypatch):
