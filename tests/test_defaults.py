@@ -150,6 +150,21 @@ def test_of_a_folder_with_train_and_test_the_first_is_trained_on(chosen):
     assert (found.data.path, found.evals.to_dict()) == ("split/train", {"knn": {"data": "split"}})
     (group,) = evaluate.groups_of(found)
     assert (group.data, len(group.splits["train"]), len(group.splits["test"])) == ("split", 12, 12)
+    # Another evaluation is on the same images.
+    groups = evaluate.groups_of(chosen("--data", "split", "--config.evals.logistic.seed=3"))
+    assert [(g.data, [*g.evals], len(g.splits["test"])) for g in groups] == [
+        ("split", ["knn"], 12), ("split", ["logistic"], 12),
+    ]  # fmt: skip
+
+
+def test_images_to_test_on_that_have_no_classes_are_not_read(chosen):
+    for file in Path("split/test").glob("*/*.png"):
+        file.rename(f"split/test/{file.name}")
+    with pytest.warns(UserWarning, match="split/test has no folders of classes to measure on"):
+        found = chosen("--data", "split")
+    assert (found.data.path, found.evals.to_dict()) == ("split/train", {"knn": {}})
+    (group,) = evaluate.groups_of(found)
+    assert (group.data, len(group.splits["train"]), len(group.splits["test"])) == ("split/train", 10, 2)
 
 
 def test_a_fifth_of_the_classes_of_a_folder_is_measured_on(chosen):

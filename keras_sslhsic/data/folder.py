@@ -1,5 +1,6 @@
 """Images from a folder."""
 
+import contextlib
 import io
 import os
 from collections.abc import Callable, Iterator
@@ -129,6 +130,16 @@ def class_labels(path: str | Path, files: list[str]) -> tuple[np.ndarray, list[s
         )
     index = {name: label for label, name in enumerate(names)}
     return np.array([index[part[0]] for part in parts], np.int64), names
+
+
+def own_test_folder(path: str | Path) -> Path | None:
+    """The folder `test` beside a folder `train`, if its sub-folders are classes to measure on."""
+    test = Path(path).with_name("test")
+    if Path(path).name != "train" or not test.is_dir():
+        return None
+    with contextlib.suppress(FileNotFoundError, ValueError):  # no images, or some that have no class
+        return test if class_labels(test, list_images(test)) else None
+    return None
 
 
 class FolderImages(Images):

@@ -15,11 +15,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from keras_sslhsic import checks, views
-from keras_sslhsic.data.folder import list_images
+from keras_sslhsic.data.folder import list_images, own_test_folder
 from keras_sslhsic.data.images import spread
 from keras_sslhsic.data.inspect import dark
 from keras_sslhsic.data.sources import SOURCES
 from keras_sslhsic.data.tfds import has_labels, prepared_builder, shared, split_info
+from keras_sslhsic.files import display
 from keras_sslhsic.hsic.ratio import largest_ratio
 from keras_sslhsic.runs import schema
 from keras_sslhsic.words import counted, warn
@@ -133,8 +134,12 @@ def of_data(data: str) -> ConfigDict:
     folder = Path(data)
     if not folder.is_dir():
         return ConfigDict({"data": {"name": data}})
-    if (folder / "train").is_dir() and (folder / "test").is_dir():  # as evaluations read it
-        return ConfigDict({"data": {"path": str(folder / "train")}, "evals": {"knn": {"data": data}}})
+    train, test = folder / "train", folder / "test"
+    if train.is_dir() and test.is_dir():
+        if own_test_folder(train):  # evaluations read both
+            return ConfigDict({"data": {"path": str(train)}, "evals": {"knn": {"data": data}}})
+        warn(f"{display(test)} has no folders of classes to measure on: none of it is read.")
+        return ConfigDict({"data": {"path": str(train)}})
     return ConfigDict({"data": {"path": data}})
 
 

@@ -14,6 +14,7 @@ from tabulate import tabulate
 
 from keras_sslhsic import checks, views
 from keras_sslhsic.data.broken import LOG
+from keras_sslhsic.data.folder import own_test_folder
 from keras_sslhsic.data.sources import bundled_splits
 from keras_sslhsic.evaluation import PROTOCOLS, Result, results
 from keras_sslhsic.evaluation.checks import CollapsedError
@@ -165,8 +166,11 @@ def own_data(config: ConfigDict) -> tuple[str, dict[str, Any]]:
         ValueError: for images that have no name.
     """
     data = config.data
-    if data.source in ("bundled", "folder"):
-        return str(data.get("path", data.source)), as_read(config)
+    if data.source == "folder":
+        whole = Path(data.path).parent if own_test_folder(data.path) else data.path
+        return str(whole), as_read(config)
+    if data.source == "bundled":
+        return data.source, {}
     if data.source == "tfds":
         return data.name, {"train_split": data.get("split", "train"), **as_read(config)}
     raise ValueError('no images are held back of those that the run trains on: name some as its "data".')
