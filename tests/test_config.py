@@ -1,5 +1,6 @@
 """Experiment configs: files, overrides, errors."""
 
+import itertools
 import json
 import sys
 import warnings
@@ -64,7 +65,9 @@ def test_all_evaluations_may_be_left_out(path="configs/fashion_small.py"):
     settings = config.load(path, ["evals={}"])
     assert config.completed(settings).evals.to_dict() == {}
     assert config.completed(config.load(path)).evals.to_dict()
-    with pytest.raises(ValueError, match=r"evals.knn.k, .*; evals={} leaves all out"):
+    with pytest.raises(
+        ValueError, match=r"evals.knn.k, .*; evals.PROTOCOL.SETTING adds one, and evals={} leaves"
+    ):
         config.load(path, ["evals=None"])
 
 
@@ -269,6 +272,20 @@ def test_fields_that_a_file_leaves_out_are_set_too():
     assert run_of("views=small_image", "views.size=20", "encoder.input_shape=(None,None,3)").views.size == 20
     with pytest.raises(ValueError, match=r"no field 'loss\.temperature'"):
         config.load(FASHION, ["loss.temperature=0.1"])
+
+
+def test_the_order_of_overrides_does_not_matter():
+    """While local.count is two, of two views, there are none."""
+    four = "=(0.0,0.0,0.0,0.0)"
+    overrides = ["views.local.count=2", "loss.low_variance=True"]
+    overrides += [f"views.blur.probability{four}", f"views.solarize.probability{four}"]
+    first, *others = (run_of(*order).to_dict() for order in itertools.permutations(overrides))
+    assert first["views"]["local"]["count"] == 2 and all(other == first for other in others)
+    # Of one that cannot be made it is the views that are told.
+    settings = config.read(FASHION).unlock()
+    settings.views.crop.area = (2.0, 3.0)
+    with pytest.raises(ValueError, match="The views of the config cannot be made"):
+        config.overridden(settings, ["loss.low_variance=True"])
 
 
 def test_another_loss_leaves_out_the_arguments_of_the_former():

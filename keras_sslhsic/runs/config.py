@@ -109,7 +109,8 @@ def overridden(
     for field in before:
         set_field(config, field, given[field])
     config = filled(config)
-    for field in fields:
+    # Views last: while some of their fields are set, there may be none that have the others.
+    for field in sorted(fields, key=lambda field: field.startswith("views.")):
         if field not in before:
             set_field(config, field, given[field])
     return config.lock()
@@ -203,7 +204,9 @@ def set_field(config: ConfigDict, field: str, value: Any) -> None:
                 with config.unlocked():
                     config.evals = ConfigDict()
                 return
-            none = "; evals={} leaves all out" if field == "evals" else ""
+            none = (
+                "; evals.PROTOCOL.SETTING adds one, and evals={} leaves all out" if field == "evals" else ""
+            )
             raise ValueError(
                 f"The field {field} holds others, which are set one by one: {', '.join(inside)}{none}."
             )
@@ -240,6 +243,8 @@ def _fields_left_out(config: ConfigDict) -> list[str]:
     try:
         sections = _sections(completed(config))
     except ValueError:
+        if isinstance(config.get("data"), ConfigDict):  # of a run, which cannot be made
+            raise
         return []
     names = [f"{section}.{name}" for section, fields in sections.items() for name in fields]
     return [name for name in (name.removeprefix(".") for name in names) if name not in sections]

@@ -146,8 +146,8 @@ def extract_into(
     done = {name: row for name, row in found.items() if stamps.get(name) == row.stamp}
     if found and not done and origin.folder not in folders:
         raise ValueError(
-            f"{display(out)} holds other images: none of its {len(found)} files is in {display(extractor.root)}, and they "
-            f"were in {display(', '.join(sorted(folders)))}. Choose another output, or remove it to compute all of them "
+            f"{display(out)} holds other images: none of its {len(found)} files is, unchanged, in {display(extractor.root)}, "
+            f"and they were in {display(', '.join(sorted(folders)))}. Choose another output, or remove it to compute all of them "
             "again."
         )
 
