@@ -292,7 +292,7 @@ class WideClassifier(tf.Module):
         steps = len(labels) // recipe.batch_size
         features, labels = tf.constant(features), tf.constant(labels)
 
-        @tf.function
+        @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
         def epoch(number: tf.Tensor) -> None:
             order = tf.random.experimental.stateless_shuffle(tf.range(len(labels)), seed=[seed, number])
             for i in tf.range(steps):
@@ -300,8 +300,10 @@ class WideClassifier(tf.Module):
                 rate = schedule(number * steps + i, recipe.epochs * steps, recipe.warmup_steps)
                 self.step(tf.gather(features, rows), tf.gather(labels, rows), rate, recipe)
 
+        # As it is, TensorFlow would warn of functions that are made anew for every encoder.
+        run = epoch.get_concrete_function()
         for number in tf.range(recipe.epochs):
-            epoch(number)
+            run(number)
 
     def accuracies(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Share of features that each candidate classifies right, float [K]; NaN for one that diverged."""

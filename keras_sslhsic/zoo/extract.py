@@ -147,8 +147,8 @@ def extract_into(
     if found and not done and origin.folder not in folders:
         raise ValueError(
             f"{display(out)} holds other images: none of its {len(found)} files is, unchanged, in {display(extractor.root)}, "
-            f"and they were in {display(', '.join(sorted(folders)))}. Choose another output, or remove it to compute all of them "
-            "again."
+            f"and they were in {display(', '.join(sorted(folders)))}. Choose another output, or remove it to compute all of "
+            "them again."
         )
 
     todo = [name for name in stamps if name not in done]
