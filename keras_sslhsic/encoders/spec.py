@@ -157,6 +157,11 @@ class EncoderSpec:
         )
 
 
+def _is_padded(tensor: Any) -> bool:
+    """Whether it is a map with zeros around it, which a strided convolution is about to read."""
+    return type(compat.layer_before(tensor)).__name__ in ("ZeroPadding2D", "Pad")
+
+
 def find_stages(network: keras.Model) -> dict[str, Stage]:
     """Finds the last map of each stride that everything after it is computed from.
 
@@ -170,7 +175,9 @@ def find_stages(network: keras.Model) -> dict[str, Stage]:
     """
     if not compat.is_functional(network):
         return {}
-    maps = [tensor for tensor in compat.passages(network) if len(tensor.shape) == 4]
+    maps = [
+        tensor for tensor in compat.passages(network) if len(tensor.shape) == 4 and not _is_padded(tensor)
+    ]
     joined = [i for i, tensor in enumerate(maps) if compat.is_joined(tensor)]
     maps = maps[joined[0] if joined else 0 :]
     if not maps:

@@ -120,7 +120,15 @@ def test_other_networks_have_stages_too():
     assert {level: stage.layer for level, stage in find_stages(network).items()} == {
         "P2": "conv2_block3_out", "P3": "conv3_block4_out", "P4": "conv4_block6_out", "P5": "conv5_block3_out",
     }  # fmt: skip
+    mobile = keras.applications.MobileNetV2((64, 64, 3), 0.35, False, weights=None, pooling="avg")
+    assert {level: stage.layer for level, stage in find_stages(mobile).items()} == {
+        "P2": "block_3_expand_relu", "P3": "block_6_expand_relu", "P4": "block_13_expand_relu", "P5": "out_relu",
+    }  # fmt: skip
     images = keras.Input((32, 32, 3))
+    x = keras.layers.ZeroPadding2D(1)(keras.layers.Conv2D(2, 3, strides=2, padding="same", name="z")(images))
+    x = keras.layers.Conv2D(2, 3, strides=2, name="y")(keras.ops.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]))
+    padded = find_stages(keras.Model(images, keras.layers.GlobalAveragePooling2D()(x)))
+    assert padded == {"P1": Stage("z", 2, 2), "P2": Stage("y", 4, 2)}
     x = keras.layers.Conv2D(4, 3, strides=2, padding="same", name="a")(images)
     x = keras.layers.Conv2D(8, 3, strides=2, padding="same", name="b")(x)
     chain = keras.Model(images, keras.layers.Flatten()(x))
