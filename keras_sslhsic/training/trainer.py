@@ -199,6 +199,8 @@ class Trainer(EncodingModel):
         with self.distribute_strategy.scope():
             loss.build_for(self, self.projection_dim)
         self.objective = loss
+        # Keras keeps what is its own, and tf.train.Checkpoint what it finds in attributes.
+        self._loss_state = tf.train.Checkpoint(variables=[v.value for v in loss.variables])
         self.chunks = int(chunks)
         super().compile(
             optimizer=optimizer,

@@ -252,6 +252,17 @@ def test_every_layer_computes_after_loading_as_before(method, policies, tiny_enc
     assert compat.precisions(again) == {"float32", saved.removeprefix("mixed_")}
 
 
+def test_checkpoints_of_tensorflow_hold_the_state_of_the_loss(tiny_model, images, tmp_path):
+    models = [tiny_model(), tiny_model()]
+    for model in models:
+        model.compile("sgd")
+    models[0].fit(images, batch_size=8, verbose=0)
+    path = tf.train.Checkpoint(model=models[0]).save(tmp_path / "checkpoint")
+    assert not np.array_equal(*(model.objective.variables[0].numpy() for model in models))
+    tf.train.Checkpoint(model=models[1]).restore(path).assert_consumed()
+    assert_same(state(models[0]), state(models[1]), rtol=0)
+
+
 @pytest.mark.parametrize("seed", [-1, 2**40 + 3])
 def test_any_integer_is_a_seed(tiny_model, images, seed):
     ends = []
