@@ -67,10 +67,10 @@ def check_answer(
 
 
 def check_precision(encoder: Encoder, target: str) -> None:
-    """Raises ValueError for an encoder that computes in half precision."""
-    half = compat.precisions(encoder) & {"float16", "bfloat16"}
-    if half:
+    """Raises ValueError for an encoder that computes in another precision than float32."""
+    others = compat.precisions(encoder) & {"float16", "bfloat16", "float64"}
+    if others:
         raise ValueError(
-            f"{target} files are written in float32, and this encoder computes in {half.pop()}: build it in float32 and "
-            "give it the weights, which are float32, with set_weights; or export a SavedModel."
+            f"{target} files are written in float32, and this encoder computes in {others.pop()}: build it in float32 and "
+            "give it the weights with set_weights; or export a SavedModel."
         )

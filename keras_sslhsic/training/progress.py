@@ -62,6 +62,7 @@ class Progress(keras.callbacks.Callback):
     def close(self) -> None:
         if self.bar is not None:
             self.bar.close()
+            self.bar = None
 
 
 def _span(seconds: float) -> str:

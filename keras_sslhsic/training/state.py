@@ -137,6 +137,8 @@ def _slot_names(paths: list[str], trained: list[tuple[Any, str]]) -> list[str]:
             of_same = owners[owner]
             slot = f"{of_same[seen[path] % len(of_same)]}/{kind}"
             seen[path] += 1
+        elif _split_count(slot)[0] == "variable":  # without a name of its own, counted over the process
+            slot = "variable"
         names.append(f"{optimizer}/{slot}")
     return _unique(names)
 

@@ -203,15 +203,15 @@ def of_one_size(x: compat.Batches) -> compat.Batches:
     return x.become(x.dataset.filter(kept).map(shaped), steps)
 
 
-def to_train(x: Given, epoch: int, strategy: tf.distribute.Strategy) -> Any:
-    """What Keras trains on from an epoch on; of several workers each reads its own part of every batch."""
+def to_train(x: Given, step: int, strategy: tf.distribute.Strategy) -> Any:
+    """What Keras trains on from a step on; of several workers each reads its own part of every batch."""
     if not isinstance(x, Images):
         return _changed(x, lambda dataset: _shared(_finite(dataset)))
     if not compat.has_workers(strategy):
-        return x.batches(epoch)
+        return x.batches(step=step)
 
     def of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        batches = x.batches(epoch, share=(context.input_pipeline_id, context.num_input_pipelines))
+        batches = x.batches(step=step, share=(context.input_pipeline_id, context.num_input_pipelines))
         if (replicas := context.num_replicas_in_sync) > context.num_input_pipelines:
             # Every replica takes a batch of its own from the worker's.
             batches = batches.rebatch(x.batch_size // replicas, drop_remainder=True)

@@ -607,7 +607,9 @@ class Trainer(EncodingModel):
         with contextlib.ExitStack() as stack:
             for checkpoint in checkpoints:
                 stack.enter_context(checkpoint.alone(self))
-            restored = max((checkpoint.restore(self) for checkpoint in checkpoints), default=0)
+            # The newest last, which stays.
+            in_turn = sorted(checkpoints, key=lambda checkpoint: checkpoint.epoch)
+            restored = max((checkpoint.restore(self) for checkpoint in in_turn), default=0)
             initial_epoch = max(initial_epoch, restored)
             for checkpoint in checkpoints:
                 checkpoint.train_on(given if isinstance(given, Images) else None)
@@ -622,7 +624,7 @@ class Trainer(EncodingModel):
                 None if isinstance(given, tf.distribute.DistributedDataset) else given.element_spec
             )
             return super().fit(
-                streams.to_train(given, initial_epoch, self.distribute_strategy),
+                streams.to_train(given, initial_epoch * (steps_per_epoch or 0), self.distribute_strategy),
                 epochs=epochs,
                 verbose=verbose,
                 callbacks=callbacks,

@@ -61,6 +61,49 @@ def test_resumed_run_equals_the_uninterrupted_one(compiled, images, labels, tmp_
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("steps", [2, 4, 5, None])
+def test_a_run_goes_on_with_the_batches_that_come_next(steps, tiny_model, images, tmp_path):
+    """Also where an epoch is other than once through the images, of three batches."""
+
+    def fit(epochs, *callbacks):
+        model = tiny_model(target=False)  # whose average would follow the number of epochs
+        model.compile("sgd")
+        model.fit(
+            images, batch_size=8, steps_per_epoch=steps, epochs=epochs, verbose=0, callbacks=[*callbacks]
+        )
+        return state(model)
+
+    whole = fit(3)
+    fit(1, callbacks.Checkpoint(tmp_path))
+    for expected, found in zip(whole, fit(3, callbacks.Checkpoint(tmp_path)), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_of_two_checkpoints_the_newer_is_gone_on_with(behind, tiny_model, images, tmp_path):
+    """One may be an epoch behind the other, after a kill between them."""
+
+    def fit(epochs):
+        model = tiny_model()
+        model.compile("sgd")
+        both = [callbacks.Checkpoint(tmp_path / name) for name in "ab"]
+        model.fit(images, batch_size=8, epochs=epochs, verbose=0, callbacks=both)
+        return model
+
+    fit(2)
+    (tmp_path / "ab"[behind] / "checkpoint-000002.npz").unlink()
+    assert int(fit(3).step.numpy()) == 9
+
+
+def test_a_run_with_an_optimizer_whose_variables_have_no_names_goes_on(tiny_model, images, tmp_path):
+    """Keras numbers those over the process."""
+    for epochs in (1, 2):
+        model = tiny_model()
+        model.compile(keras.optimizers.Nadam())
+        model.fit(images, batch_size=8, epochs=epochs, verbose=0, callbacks=[callbacks.Checkpoint(tmp_path)])
+    assert int(model.step.numpy()) == 6
+
+
 def test_an_average_that_a_callback_keeps_goes_on_as_well(tiny_model, images, tmp_path):
     def run(epochs, *extra):
         model = tiny_model()

@@ -18,7 +18,8 @@ X = np.arange(24, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), n
 def given(x, y=None, epoch=0, strategy=None):
     """What is trained on, and the batches of it."""
     images = streams.given(x, y, batch_size=8, seed=5)
-    return images, streams.to_train(images, epoch, strategy or tf.distribute.get_strategy())
+    step = 3 * epoch  # of 24 images in batches of 8
+    return images, streams.to_train(images, step, strategy or tf.distribute.get_strategy())
 
 
 def ids(dataset, steps):
@@ -128,3 +129,7 @@ def test_the_time_of_an_epoch_is_told_once_without_the_first_step(monkeypatch):
         bar.on_train_batch_end(step)
     bar.on_train_end()
     assert said == ["An epoch takes 3.3 min, the 194 steps that are left 6.5 min."]
+    bar.on_train_begin()  # of another training
+    bar.on_epoch_begin(0)
+    assert bar.bar is not None and not bar.bar.disable and bar.bar.n == 0
+    bar.on_train_end()
