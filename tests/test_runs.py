@@ -173,7 +173,11 @@ def test_a_run_opens_its_images_once_and_reads_eight_to_look_at(run_of, tmp_path
         return images
 
     def noted(name, method):
-        return lambda argument, **options: asked.append((name, argument)) or method(argument, **options)
+        def called(*arguments, **options):
+            asked.append((name, *arguments, *options.values()))
+            return method(*arguments, **options)
+
+        return called
 
     monkeypatch.setattr(pretrain, "source", source)
     run_of(tmp_path / "run")
