@@ -157,6 +157,12 @@ def test_of_a_folder_with_train_and_test_the_first_is_trained_on(chosen):
     ]  # fmt: skip
 
 
+def test_the_folder_one_is_in_has_no_name_and_is_measured_on(chosen, monkeypatch):
+    monkeypatch.chdir("classes")
+    found = chosen("--data", ".")
+    assert evaluate.own_data(found)[0] == "."
+
+
 def test_images_to_test_on_that_have_no_classes_are_not_read(chosen):
     for file in Path("split/test").glob("*/*.png"):
         file.rename(f"split/test/{file.name}")

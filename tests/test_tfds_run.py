@@ -53,6 +53,8 @@ def test_images_without_labels_are_trained_on_without_them_and_measured_on_other
     assert config.data.labels == labelled and ("num_classes" in config.model) == labelled
     expected = {"test_split": "validation"} | ({} if labelled else {"train_split": "train"})
     assert config.evals.to_dict() == {"knn": expected}
+    with pytest.raises(ValueError, match="no examples"):
+        defaults.suited(ConfigDict(given | {"data": given["data"] | {"split": "train[:0%]"}}))
 
 
 @pytest.mark.slow

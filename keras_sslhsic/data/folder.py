@@ -134,7 +134,7 @@ def class_labels(path: str | Path, files: list[str]) -> tuple[np.ndarray, list[s
 
 def own_test_folder(path: str | Path) -> Path | None:
     """The folder `test` beside a folder `train`, if its sub-folders are classes to measure on."""
-    test = Path(path).with_name("test")
+    test = Path(path).parent / "test"
     if Path(path).name != "train" or not test.is_dir():
         return None
     with contextlib.suppress(FileNotFoundError, ValueError):  # no images, or some that have no class

@@ -230,7 +230,7 @@ def has_labels(builder: Any, split: str, label_key: str) -> bool:
     Those without have -1, as all in "unlabelled" and some in "train+unlabelled" of stl10.
     """
     files = split_info(builder, split).file_instructions
-    firsts = [_read(_Piece(str(file.filename), file.skip, 1, 0))[0] for file in (files[0], files[-1])]
+    firsts = [_read(_Piece(str(file.filename), file.skip, 1, 0))[0] for file in files[:1] + files[-1:]]
     examples = [tf.train.Example.FromString(record).features.feature for record in firsts]
     return all(label >= 0 for example in examples for label in example[label_key].int64_list.value)
 
