@@ -22,18 +22,20 @@ def photos(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Pairs(keras.utils.PyDataset):
-    """Batches of BATCH images and labels."""
+    """Batches of BATCH images and labels, `form` of both."""
 
-    def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
+    def __init__(
+        self, images: np.ndarray, labels: np.ndarray, form: Callable[[Any, Any], Any] = lambda x, y: (x, y)
+    ) -> None:
         super().__init__()
-        self.images, self.labels = images, labels
+        self.images, self.labels, self.form = images, labels, form
 
     def __len__(self) -> int:
         return len(self.images) // BATCH
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def __getitem__(self, index: int) -> Any:
         rows = slice(index * BATCH, (index + 1) * BATCH)
-        return self.images[rows], self.labels[rows]
+        return self.form(self.images[rows], self.labels[rows])
 
 
 def dataset(*columns: np.ndarray) -> tf.data.Dataset:
@@ -45,6 +47,19 @@ def dataset(*columns: np.ndarray) -> tf.data.Dataset:
 def _generator(images: np.ndarray, labels: np.ndarray) -> Any:
     for start in range(0, len(images) - BATCH + 1, BATCH):
         yield images[start : start + BATCH], labels[start : start + BATCH]
+
+
+def _list(images: Any, labels: Any) -> list[Any]:
+    return [images, labels]
+
+
+def _dict(images: Any, labels: Any) -> dict[str, Any]:
+    return {"image": images, "label": labels}
+
+
+def _memory_map(images: np.ndarray, folder: Path) -> np.ndarray:
+    np.save(folder / "images.npy", images)
+    return np.load(folder / "images.npy", mmap_mode="r")
 
 
 def _hdf5(images: np.ndarray, folder: Path) -> h5py.Dataset:
@@ -95,9 +110,14 @@ FORMS: dict[str, Callable[[np.ndarray, np.ndarray, Path], Any]] = {
     "PyDataset": lambda x, y, _: Pairs(x, y),
     "PyDataset of floats": lambda x, y, _: Pairs(x.astype("float32"), y),
     "PyDataset of floats in [0, 1]": lambda x, y, _: Pairs(x.astype("float32") / 255, y),
+    "PyDataset of lists": lambda x, y, _: Pairs(x, y, _list),
+    "PyDataset of dicts": lambda x, y, _: Pairs(x, y, _dict),
     "generator": lambda x, y, _: _generator(x, y),
+    "generator of lists": lambda x, y, _: (_list(*batch) for batch in _generator(x, y)),
+    "generator of dicts": lambda x, y, _: (_dict(*batch) for batch in _generator(x, y)),
     "loader of another library": lambda x, y, _: Loader(x, y),
     "HDF5": lambda x, y, folder: _hdf5(x, folder),
+    "memory map": lambda x, y, folder: _memory_map(x, folder),
     "one image": lambda x, y, _: x[0],
     "a batch of one": lambda x, y, _: x[:1],
     "no images": lambda x, y, _: x[:0],

@@ -103,14 +103,15 @@ def logistic_regression(
         indexed = index_classes(train[1], held[1], test[1])
         train, held, test = ((x, labels) for (x, _), labels in zip((train, held, test), indexed, strict=True))
 
-    sizes = np.linalg.norm(train[0], axis=0)
+    # The squares of float32 may be too large or too small for float32.
+    sizes = np.sqrt(np.einsum("nf,nf->f", train[0], train[0], dtype=np.float64))
     if sizes.max() > _UNLIKE * np.median(sizes[sizes > 0]):
         warn(
             f"Some features are {sizes.max() / np.median(sizes[sizes > 0]):.0g} times as large as most: L-BFGS may stop far "
             "from the optimum; standardise them (standardised)."
         )
     # Fitted at one scale, so that where L-BFGS stops does not depend on the features' own; the penalty follows.
-    scale = float(np.linalg.norm(train[0])) / train[0].size ** 0.5
+    scale = float(np.linalg.norm(sizes)) / train[0].size ** 0.5
     train, held, test = ((x / np.float32(scale), labels) for x, labels in (train, held, test))
 
     # From the largest penalty down, so that each fit starts near its solution and ties go to the largest.

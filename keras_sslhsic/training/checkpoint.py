@@ -103,7 +103,7 @@ class Checkpoint(keras.callbacks.Callback):
         if self.best is not None and self.best_epoch is None:
             warn(
                 f"No epoch has logged {self.best!r}, of which the best checkpoint was to be kept: the logs hold "
-                f"{', '.join(logs or {})}.",
+                f"{', '.join(logs or {})}. A probe that measures it comes before the Checkpoint in the list of callbacks.",
             )
 
     def save(self, model: keras.Model, epoch: int) -> Path:

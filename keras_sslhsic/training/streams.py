@@ -85,7 +85,7 @@ def batches_of(x: Any, steps: int | None = None, epochs: int = 1) -> compat.Batc
             )
         first = next(x, None)
         # Keras takes tuples alone.
-        x = (batch if isinstance(batch, tuple) else (batch,) for batch in chain([first], x))
+        x = (tuple(batch) if isinstance(batch, tuple | list) else (batch,) for batch in chain([first], x))
     else:
         if steps is None and x.num_batches is None:
             raise ValueError(_NO_END.format(type(x).__name__, ""))

@@ -54,7 +54,7 @@ def test_a_planted_penalty_is_found():
     assert abs(np.log10(result.l2 / best)) <= 1
 
 
-@pytest.mark.parametrize("scale", [1e-7, 1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("scale", [1e-7, 1e-4, 1.0, 1e4, 1e25])
 def test_the_optimum_is_reached_whatever_the_scale(scale):
     """With a penalty of the square of the scale, scores are those of the features at scale 1."""
     generator = np.random.default_rng(0)

@@ -17,12 +17,13 @@ from keras_sslhsic.training import streams
 
 PACKAGE = str(Path(keras_sslhsic.__file__).parent)
 N = 16
-ARRAYS = {"array", "tensor", "dict", "HDF5", "floats in [0, 255]", "float64", "int64"}
-BATCHES = {"dataset", "dataset of pairs", "dataset of dicts", "dataset of floats", "PyDataset"}
-BATCHES.add("PyDataset of floats")
-ONCE = {"generator", "dataset of unknown batches"}  # read to their end, in batches of any size
+ARRAYS = {"array", "tensor", "dict", "HDF5", "memory map", "floats in [0, 255]", "float64", "int64"}
+BATCHES = {"dataset", "dataset of pairs", "dataset of dicts", "dataset of floats"}
+BATCHES |= {"PyDataset", "PyDataset of lists", "PyDataset of dicts", "PyDataset of floats"}
+GENERATORS = {"generator", "generator of lists", "generator of dicts"}
+ONCE = GENERATORS | {"dataset of unknown batches"}  # read to their end, in batches of any size
 TAKEN = {
-    "fit": ARRAYS | BATCHES | {"handle", "generator"},
+    "fit": ARRAYS | BATCHES | GENERATORS | {"handle"},
     "evaluate": ARRAYS | BATCHES | ONCE | {"handle"},
     "validation_data": ARRAYS | BATCHES | ONCE | {"handle"},
     "predict": ARRAYS
