@@ -16,6 +16,7 @@ from keras_sslhsic import compat
 from keras_sslhsic.hsic import replicas
 from keras_sslhsic.losses import Hiddens
 from keras_sslhsic.training import ema
+from keras_sslhsic.views.draws import ALL, Share
 
 
 class Encoded(NamedTuple):
@@ -32,7 +33,7 @@ class Encoded(NamedTuple):
     of_layers: tf.Tensor
 
 
-Encode = Callable[[Any, tf.Tensor], Encoded]
+Encode = Callable[[Any, Share], Encoded]
 State = list[tf.Tensor]
 
 
@@ -41,21 +42,19 @@ def of_batch(
     encode: Encode,
     loss: Callable[[Encoded], tf.Tensor],
     images: Any,
-    seed: tf.Tensor,
     variables: Sequence[keras.Variable],
     chunks: int = 1,
 ) -> tuple[list[tf.Tensor | None], Encoded]:
     """The gradients of a loss of all images, and what the networks made of them.
 
     With several chunks, batch statistics are those of a chunk; moving statistics take one step, to the mean over the chunks,
-    as over replicas. Both passes see the same views, and the same random numbers in the layers.
+    as over replicas. Both passes see the views of the whole batch, and the same random numbers in the layers.
 
     Args:
         model: whose layers keep moving statistics and states of random generators.
-        encode: (images, seed) -> Encoded.
+        encode: (images, which part of the batch they are) -> Encoded.
         loss: what is descended, float32 [], of `Encoded`.
         images: a batch [B, ...] or a tuple of them; `chunks` divides B.
-        seed: int32 [2], of the views; each of several chunks has one of its own.
         variables: to take the gradients of.
         chunks: parts of the batch; 1 takes it as a whole.
 
@@ -65,7 +64,7 @@ def of_batch(
     """
     if chunks == 1:
         with tf.GradientTape() as tape:
-            encoded = encode(images, seed)
+            encoded = encode(images, ALL)
             total = loss(encoded)
         return tape.gradient(total, variables), encoded
 
@@ -80,7 +79,7 @@ def of_batch(
             [*zip(kept, before, strict=True), *zip(states, state, strict=True), *values], collect_losses=True
         ) as scope:
             part = tf.nest.map_structure(lambda x: x[number], parts)
-            encoded = encode(part, tf.random.fold_in(seed, number, alg="philox"))
+            encoded = encode(part, (number, chunks))
         _refuse_others(model, scope, [*kept, *states, *variables])
         after, state = ([scope.get_current_value(v) for v in vs] for vs in (kept, states))
         return encoded, after, state

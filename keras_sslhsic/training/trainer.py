@@ -34,6 +34,7 @@ from keras_sslhsic.training.encoding import EncodingModel, unit_range
 from keras_sslhsic.training.monitor import Monitor
 from keras_sslhsic.training.strategy import check_scope, warn_of_own_statistics
 from keras_sslhsic.views import policy
+from keras_sslhsic.views.draws import ALL, Share
 from keras_sslhsic.words import warn
 
 
@@ -403,10 +404,13 @@ class Trainer(EncodingModel):
             self.train_function = None
             self.make_train_function()
 
-    def _views(self, images: Any, seed: tf.Tensor, size: int | None = None) -> tuple[tf.Tensor, ...]:
-        """The views of a batch, of the policy's size or another; on a replica, those of its images in the whole batch."""
+    def _views(
+        self, images: Any, seed: tf.Tensor, share: Share = ALL, size: int | None = None
+    ) -> tuple[tf.Tensor, ...]:
+        """The views that images have in the whole batch, of which they are a replica's, or a share of those."""
         context = tf.distribute.get_replica_context()
-        share = context.replica_id_in_sync_group, context.num_replicas_in_sync
+        number, parts = share
+        share = context.replica_id_in_sync_group * parts + number, context.num_replicas_in_sync * parts
         # As the views of the first replica began, when each had a seed of its own.
         seed = tf.random.fold_in(seed, 0, alg="philox")
         if isinstance(images, tuple):
@@ -425,10 +429,10 @@ class Trainer(EncodingModel):
             return None
         return tf.cast(tf.reshape(labels, [-1]), tf.int32)
 
-    def _encode(self, images: Any, seed: tf.Tensor, training: bool) -> Encoded:
-        """What the networks make of views of images."""
+    def _encode(self, images: Any, share: Share, seed: tf.Tensor, training: bool) -> Encoded:
+        """What the networks make of views of images, a share of the batch."""
         with compat.losses_of_layers(self):
-            views = self._views(images, seed, self.view_size if training else None)
+            views = self._views(images, seed, share, self.view_size if training else None)
             hiddens, features = self.hiddens(views, training)
             of_layers = penalties.added([*self.online_networks, self.ema_encoder])
         return Encoded(hiddens, features, tf.convert_to_tensor(of_layers))
@@ -462,8 +466,8 @@ class Trainer(EncodingModel):
             # Every replica holds the loss of the global batch, and the gradients are summed over the replicas.
             return self.optimizer.scale_loss(measured[0] / replicas.num_replicas())
 
-        encode = functools.partial(self._encode, training=True)
-        gradients, encoded = of_batch(self, encode, scaled_loss, images, view_seed, variables, self.chunks)
+        encode = functools.partial(self._encode, seed=view_seed, training=True)
+        gradients, encoded = of_batch(self, encode, scaled_loss, images, variables, self.chunks)
         loss, terms = measured
         # Batches without labels leave the classifier out.
         gradients = [
@@ -489,7 +493,7 @@ class Trainer(EncodingModel):
         """The metrics of a batch, of the evaluation encoder."""
         images, labels = unpack(data)
         labels, (view_seed, loss_seed) = self._labels(labels), self._seeds()
-        encoded = self._encode(images, view_seed, training=False)
+        encoded = self._encode(images, ALL, view_seed, training=False)
         _, terms = self._measure(encoded, labels, loss_seed)
         if self.num_classes is not None and labels is not None:
             outside = classifier.any_outside(labels, self.num_classes)

@@ -57,8 +57,7 @@ def step_at_once(model, data, chunks):
         for number, images in enumerate(np.split(data["image"], chunks)):
             for variable, value in zip(kept, before, strict=True):
                 variable.assign(value)
-            seed = tf.random.fold_in(view_seed, number, alg="philox")
-            parts.append(model._encode(images, seed, training=True))
+            parts.append(model._encode(images, (number, chunks), view_seed, training=True))
             after.append([v.numpy() for v in kept])
         hiddens = [part.hiddens for part in parts]
         target = None if hiddens[0].target is None else tf.concat([h.target for h in hiddens], 0)
@@ -87,6 +86,26 @@ def check_step(method, data, chunks=4):
 def test_a_step_is_that_of_the_whole_batch(data):
     """Regularizers of weights and outputs, Dropout, the classifier and the moving statistics are among it."""
     check_step(SSLHSIC, data)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_without_batch_statistics_chunks_change_nothing(data, replicas):
+    """Views, loss and its state are those of the whole batch, over several steps."""
+
+    def network():
+        images = keras.Input((8, 8, 3))
+        x = keras.layers.ReLU()(keras.layers.Conv2D(6, 3)(images))
+        return keras.Model(images, keras.layers.GlobalAveragePooling2D()(x))
+
+    weights = {}
+    for chunks in (1, 4):
+        with strategy(f"cpu:{replicas}").scope():
+            model = trainer(methods.MoCo, chunks, network, policy=views.small_image(8))
+        start = [v.numpy() for v in model.trained_variables]
+        model.fit(data, batch_size=BATCH, epochs=3, verbose=0)
+        weights[chunks] = [v.value.numpy() for v in model.trained_variables]
+    for first, whole, parts in zip(start, *weights.values(), strict=True):
+        np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-4 * np.abs(whole - first).max() + 1e-6)
 
 
 @pytest.mark.slow
