@@ -100,7 +100,7 @@ def haiku_name(layer: str) -> str:
 
 
 def networks_model(networks: Networks) -> keras.Model:
-    """One model of all the networks: normalised images -> embedding, projection, prediction (and logits)."""
+    """One model of all the networks: images as the encoder reads them -> embedding, projection, prediction (and logits)."""
     images = keras.Input(networks.encoder.input_shape[1:], name="image")
     embedding = networks.encoder(images)
     projection = networks.projector(embedding)
@@ -123,7 +123,7 @@ def convert(
         source: SSL-HSIC's ``checkpoint.npy`` or BYOL's ``.pkl``.
         target: ``NAME.weights.h5`` (the encoder's weights, and how to build it) or ``NAME.keras`` (the
             encoder with resizing to 224 and normalisation inside). `load_pretrained` reads both.
-        heads: write projector, predictor and classifier too: the model of `networks_model`, to ``NAME.keras``.
+        heads: write projector, predictor and classifier too: the model of `networks_model`, of pixels, to ``NAME.keras``.
         expect: name of the architecture that it has to be, e.g. ``"r50_1x"``.
 
     Returns:
@@ -156,7 +156,8 @@ def converted(
     if expect is not None and expect != name:
         raise ValueError(f"{display(source)} holds {name or networks.architecture}, expected {expect}.")
     encoder = with_preprocessing(networks.encoder, IMAGENET_MEAN, IMAGENET_STD, size=224)
-    model = networks_model(networks) if heads else encoder if pixels else networks.encoder
+    read = encoder if pixels or heads else networks.encoder
+    model = networks_model(networks._replace(encoder=read)) if heads else read
     return model, {
         **weights_note(networks.architecture, encoder),
         "method": checkpoint.method,

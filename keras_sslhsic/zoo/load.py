@@ -143,13 +143,14 @@ def load_encoder(path: Path, entry: registry.Entry | None = None) -> Encoder:
 def _load_keras(path: Path, entry: registry.Entry | None) -> Encoder:
     shown = display(path)
     model = model_files.load(path)
-    # The converter's networks with their heads.
-    if compat.is_functional(model) and isinstance(model.output, dict):
-        return _with_entry_preprocessing(model.get_layer(index=1), entry)
+    # The converter's networks with their heads; those of before read normalised images.
+    has_heads = compat.is_functional(model) and isinstance(model.output, dict)
+    if has_heads:
+        model = model.get_layer(index=1)
     try:
-        encoder = _with_spec(model, path)
+        encoder = encoder_of(model) if has_heads else _with_spec(model, path)
     except BareNetworkError:
-        if entry is None:
+        if entry is None and not has_heads:
             _check_for_imagenet(model, path)
         encoder = _with_entry_preprocessing(model, entry)
     except ValueError as error:

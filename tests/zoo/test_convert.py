@@ -124,14 +124,25 @@ def test_converted_files_load_as_encoders_of_pixels(name, golden, data_folder, t
     assert [p.name for p in tmp_path.iterdir()] == [f"a{suffix}"]
 
 
-def test_heads_go_into_one_model(name, golden, data_folder, tmp_path):
+def test_heads_go_into_one_model_of_pixels(name, golden, data_folder, tmp_path):
     import keras
 
-    convert.convert(data_folder / f"checkpoint_{name}.npy", tmp_path / "a.keras", heads=True)
-    model = keras.models.load_model(tmp_path / "a.keras")
-    for key, value in model(((golden["view1"] - MEAN) / STD).astype(np.float32)).items():
+    checkpoint = data_folder / f"checkpoint_{name}.npy"
+    of_views = convert.networks_model(convert.networks_from_checkpoint(checkpoint))
+    for key, value in of_views(((golden["view1"] - MEAN) / STD).astype(np.float32)).items():
         np.testing.assert_allclose(value, golden[f"eval/{key}"], atol=1e-4, err_msg=key)
-    assert load_pretrained(tmp_path / "a.keras").output_shape == (None, ARCHITECTURES[name].channels[-1])
+
+    convert.convert(checkpoint, tmp_path / "a.keras", heads=True)
+    pixels = np.kron(golden["view1"] * 255, np.ones((1, 7, 7, 1))).astype(np.float32)  # 224, and not resized
+    expected = of_views(((pixels / 255 - MEAN) / STD).astype(np.float32))
+    found = keras.models.load_model(tmp_path / "a.keras")(pixels)
+    assert found.keys() == expected.keys()
+    for key, value in found.items():
+        np.testing.assert_allclose(value, expected[key], atol=1e-4, err_msg=key)
+    # Those that were converted before read normalised images.
+    of_views.save(tmp_path / "before.keras")
+    for file in ("a.keras", "before.keras"):
+        np.testing.assert_allclose(load_pretrained(tmp_path / file)(pixels), expected["embedding"], atol=1e-4)
 
 
 def spoil(data_folder, tmp_path, change):
