@@ -94,6 +94,11 @@ def batches_of(x: Any, steps: int | None = None, epochs: int = 1) -> compat.Batc
         raise ValueError(_NO_BATCH)
     for array in flat(unpack(first)[0]):
         check_array(array)
+    for name, column in first.items() if isinstance(first, dict) else ():
+        if (found := np.asarray(column).dtype).kind in "OSU":
+            raise ValueError(
+                f"Expected batches of numbers, found {name!r} of {found}: leave it out of the batches."
+            )
     return compat.Batches(x, first)
 
 
@@ -157,12 +162,18 @@ def of_one_size(x: compat.Batches) -> compat.Batches:
     """The batches that are as large as the first, in shapes that are static: the last of a PyDataset is often smaller.
 
     Raises:
-        ValueError: if the last is larger.
+        ValueError: if the last is larger, or the images of the first ones are of several sizes.
 
     Warns:
         UserWarning: once for each size of others, which are left out.
     """
     shapes = [np.shape(image) for image in flat(unpack(x.first)[0])]
+    for spec, shape in zip(flat(unpack(x.element_spec)[0]), shapes, strict=True):
+        if None in spec.shape[1:]:  # of the batches that Keras has looked at
+            raise ValueError(
+                f"Expected images of one size, found batches of {' x '.join(map(str, shape[1:]))} and of others: resize "
+                "or crop them."
+            )
 
     def shaped(*batch: Any) -> dict[str, tf.Tensor]:
         images, labels = unpack(batch)

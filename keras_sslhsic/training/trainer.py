@@ -564,7 +564,8 @@ class Trainer(EncodingModel):
             callbacks: as in Keras. Those of `default_callbacks` are added if they are missing.
             validation_split: 0; give `validation_data`.
             validation_data: what `evaluate` takes, or (x, y); evaluated after every epoch.
-            shuffle: nothing: arrays are shuffled in every epoch by `seed`, data sets by themselves.
+            shuffle: of arrays; False leaves them in their order, else they are shuffled in every epoch by `seed`. Data sets
+                shuffle by themselves.
             class_weight: None; training without labels weighs no classes.
             sample_weight: None, likewise.
             initial_epoch: where to start; the epochs before it count as trained already. With `callbacks.Checkpoint`,
@@ -596,7 +597,8 @@ class Trainer(EncodingModel):
                 held_out, labels, validation_batch_size or batch_size, validation_steps
             )
         batch_size = 256 if batch_size is None else batch_size
-        given = streams.given(x, y, steps_per_epoch, epochs, batch_size=batch_size, seed=self.seed % 2**32)
+        arrays = {"batch_size": batch_size, "seed": self.seed % 2**32, "shuffle": shuffle is not False}
+        given = streams.given(x, y, steps_per_epoch, epochs, **arrays)
         if isinstance(given, compat.Batches):
             given = streams.of_one_size(given)
         self._check(given)

@@ -55,6 +55,11 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
 
     state = arrays("experiment_state", experiment, "online_state")
     if "ema_state" not in _named(tree):
+        if "kernel_params" in experiment:
+            raise ValueError(
+                f"{path} has a kernel, as SSL-HSIC's checkpoints do, and no ema_state, whose averages are the weights to "
+                "convert: give the checkpoint as it was written."
+            )
         return Checkpoint(arrays("experiment_state", experiment, "online_params"), state, None, "BYOL")
     average = _named(_named(tree)["ema_state"])
     kernel = arrays("ema_state", average, "kernel_params")

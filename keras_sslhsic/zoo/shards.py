@@ -6,6 +6,8 @@ shard, the others stay, and an image more or less changes one of them. Needs Apa
 
 import contextlib
 import os
+import signal
+import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -58,6 +60,7 @@ def extract_shards(
         FileNotFoundError: if `data` is missing or holds no images.
         lock.InUseError: if another process writes to `out`.
         ImportError: without Apache Beam.
+        OSError: if a process of the direct runner was killed, as systems do that are out of memory.
     """
     try:
         import apache_beam as beam
@@ -84,7 +87,7 @@ def extract_shards(
         | "extract"
         >> beam.Map(_extract, Shared(), model, root, out, count, batch_size, memory_mb, image_size)
     )
-    with lock.held(out):
+    with lock.held(out), _ended_with_a_worker():
         result = pipeline.run()
         result.wait_until_finish()
     counted = {name: _counter(result, name) for name in _COUNTED}
@@ -95,6 +98,49 @@ def extract_shards(
         reason = next(iter(broken.values()))
         raise ValueError(f"None of the {len(broken)} images under {display(root)} can be read: {reason}")
     return Extracted(out, found, broken=broken, image_size=image_size, **counted)
+
+
+@contextlib.contextmanager
+def _ended_with_a_worker() -> Iterator[None]:
+    """Ends where a process of Beam's direct runner dies, for which the runner itself would wait for ever.
+
+    Only in the main thread, where signals wake what waits.
+    """
+    report, here = threading.excepthook, threading.get_ident()
+    stop: Any = signal.getsignal(signal.SIGINT)
+    died: list[BaseException | None] = []
+
+    def note(error: threading.ExceptHookArgs) -> None:
+        if (
+            error.thread is None or error.thread.name != "run_worker"
+        ):  # as Beam calls what waits for a process
+            report(error)
+        elif not died:
+            died.append(error.exc_value)
+            signal.pthread_kill(here, signal.SIGINT)
+
+    def wake(*of: Any) -> None:
+        if died:
+            raise KeyboardInterrupt
+        stop(*of)  # Ctrl-C
+
+    if threading.current_thread() is not threading.main_thread() or not callable(stop):
+        yield
+        return
+    threading.excepthook = note
+    signal.signal(signal.SIGINT, wake)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not died:
+            raise
+        raise OSError(
+            f"A process of Apache Beam's ended: {died[0]}. If the system ended it for want of memory, give fewer processes "
+            "(direct_num_workers) or less of --memory-mb; the same command goes on."
+        ) from died[0]
+    finally:
+        signal.signal(signal.SIGINT, stop)
+        threading.excepthook = report
 
 
 def _number_of(out: Path, shards: int | None, images: int) -> int:

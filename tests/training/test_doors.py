@@ -248,6 +248,23 @@ def test_a_generator_keeps_its_first_batch(doors, photos):
     assert "give a generator of its batches" in refused(doors["fit"], loader)
 
 
+def test_batches_that_keras_could_not_read_are_named(doors, photos):
+    x, y = photos
+    names = np.array(["one.png"] * len(x))
+    assert "'path' of <U7" in refused(doors["fit"], ({"image": x, "path": names} for _ in range(2)))
+    assert "'path'" in refused(
+        doors["predict"], given.Pairs(x, y, lambda a, b: {"image": a, "path": names[: len(a)]})
+    )
+    sizes = (x[:, :size, :size] for size in (10, 8))
+    assert "10 x 10 x 3 and of others" in refused(doors["fit"], sizes, steps_per_epoch=2)
+
+
+def test_arrays_stay_in_their_order_if_they_are_to(doors, photos):
+    in_order = doors["fit"](*photos, shuffle=False)
+    assert in_order == doors["fit"](given.dataset(*photos))
+    assert in_order != doors["fit"](*photos, shuffle=True) == doors["fit"](*photos)
+
+
 def iter_nothing():
     yield from ()
 

@@ -262,6 +262,10 @@ def test_other_averages_are_said(part, value, data_folder, tmp_path):
     np.save(tmp_path / "c.npy", checkpoint)
     with pytest.raises(ValueError, match=r"c\.npy has no kernel_params in its ema_state"):
         convert.read_checkpoint(tmp_path / "c.npy")
+    del checkpoint["ema_state"]
+    np.save(tmp_path / "c.npy", checkpoint)
+    with pytest.raises(ValueError, match=r"c\.npy has a kernel, .* and no ema_state"):  # and is not BYOL's
+        convert.read_checkpoint(tmp_path / "c.npy")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Features in shards, by Apache Beam's direct runner."""
 
+import signal
+import threading
 import zlib
 
 import numpy as np
@@ -11,7 +13,7 @@ pytest.importorskip("apache_beam", reason="Apache Beam is not installed (pip ins
 from keras_sslhsic import cli
 from keras_sslhsic.encoders import Architecture, with_preprocessing
 from keras_sslhsic.encoders.resnet import resnet
-from keras_sslhsic.zoo import rows
+from keras_sslhsic.zoo import rows, shards
 from keras_sslhsic.zoo.extract import extract
 from keras_sslhsic.zoo.shards import extract_shards
 
@@ -111,3 +113,24 @@ def test_the_command_runs_in_two_processes(model, images, tmp_path, capsys):
     same(features(out), features(extract(model, images, tmp_path / "local.npz").out))
     assert cli.main(words) == 0
     assert f"20 rows in {out}, 0 of them computed now" in capsys.readouterr().out
+
+
+def test_a_process_that_dies_ends_what_waits_for_it(monkeypatch):
+    """Beam's direct runner reports it in the thread that waited for the process, and goes on waiting for its work."""
+    reported = []
+    monkeypatch.setattr(threading, "excepthook", lambda error: reported.append(error.thread.name))
+
+    def run():
+        raise RuntimeError("exited with return code 137")
+
+    with shards._ended_with_a_worker():
+        thread = threading.Thread(target=run, name="another")
+        thread.start()
+        thread.join()
+    sentence = r"return code 137\. .* fewer processes .* goes on"
+    with pytest.raises(OSError, match=sentence), shards._ended_with_a_worker():
+        threading.Thread(target=run, name="run_worker").start()
+        threading.Event().wait(60)
+    assert reported == ["another"]
+    with pytest.raises(KeyboardInterrupt), shards._ended_with_a_worker():
+        signal.raise_signal(signal.SIGINT)
