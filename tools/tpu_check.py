@@ -138,7 +138,7 @@ def check_refused() -> None:
     """The negative control: a step that cannot run on a TPU must not pass."""
     model, step, batch = variants.build("tiny", 4)
 
-    def views(images, seed, size):
+    def views(images, *_):
         boxes = tf.tile([[0.1, 0.1, 0.9, 0.9]], [images.shape[0], 1])
         sides = [model.policy.size] * 2
         return (tf.image.crop_and_resize(images, boxes, tf.range(images.shape[0]), sides),) * 2

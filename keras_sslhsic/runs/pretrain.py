@@ -169,6 +169,7 @@ def _pretrain(
     if config.data.source == "bundled":
         _, (test, labels) = bundled_splits(config.data.get("holdout", 0.0))
         features = extract_features(encoder, test)
+        print(f"{folder.FEATURES} is drawn, which takes up to a minute.", flush=True)
         plots.feature_map(features, labels, images.class_names, workdir / folder.FEATURES)
     else:
         _draw_neighbours(images, model.policy.size, workdir)

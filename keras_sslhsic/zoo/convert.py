@@ -218,6 +218,8 @@ class _Pool:
         if key not in self._arrays:
             raise ValueError(f"The checkpoint has no {key!r}.")
         array = self._arrays.pop(key)
+        if "var_ema" in key and (array < 0).any():
+            raise ValueError(f"{key} holds negative variances, of which features would be NaN.")
         if array.size != np.prod(shape) or array.shape[array.ndim - len(shape) :] != shape:
             raise ValueError(f"{key} has shape {array.shape}, expected {shape}.")
         return array.reshape(shape)

@@ -104,12 +104,16 @@ def within_bounds(path: str | os.PathLike, problem: str) -> Iterator[None]:
 
 
 def check_finite(model: keras.Model, path: str | os.PathLike) -> None:
-    """Raises ValueError if a variable of a model that was read from `path` holds NaN or infinity; names the first."""
+    """Raises ValueError for NaN or infinity, or a negative variance, in a model that was read from `path`; names the first."""
     for variable in model.variables:
         value = np.asarray(variable)
         if value.dtype.kind not in "biu" and not np.isfinite(value.astype(np.float32, copy=False)).all():
             raise ValueError(
                 f"{display(path)} holds NaN or infinity in {display(variable.path)}: take weights from before it diverged."
+            )
+        if variable.name == "moving_variance" and (value < 0).any():
+            raise ValueError(
+                f"{display(path)} holds negative variances in {display(variable.path)}: it is damaged."
             )
 
 

@@ -171,6 +171,12 @@ ROOT = "tiny_res_net/~"
             r"classifier/b has shape \(6,\), expected \(5,\)",
         ),
         (lambda p, s: p["classifier"].update(w=np.full((8, 5), np.nan)), "classifier/w holds NaN"),
+        (
+            lambda p, s: s[f"{ROOT}/initial_batchnorm/~/var_ema"].update(
+                average=-s[f"{ROOT}/initial_batchnorm/~/var_ema"]["average"]
+            ),
+            "var_ema/average holds negative variances",
+        ),
         (lambda p, s: p["classifier"].update(b=np.array(list("abcde"))), "refused an array .* of dtype U1"),
         (lambda p, s: p["classifier"].update(b=np.ones(5, bool)), "classifier/b has dtype bool"),
         (lambda p, s: p["classifier"].update(b=np.ones(5, complex)), "classifier/b has dtype complex128"),

@@ -337,6 +337,17 @@ def test_weights_that_are_not_finite(network, encoder, tmp_path, bad):
             load_pretrained(path)
 
 
+def test_variances_below_zero(network, tmp_path):
+    """A square root of theirs would be NaN in every feature."""
+    copied = keras.models.clone_model(network)
+    copied.set_weights(network.get_weights())
+    variance = next(v for v in copied.variables if v.name == "moving_variance")
+    variance.assign(-variance.numpy())
+    model_files.save_model(copied, tmp_path / "a.weights.h5", NOTE)
+    with pytest.raises(ValueError, match=r"a\.weights\.h5 holds negative variances in .*bn"):
+        load_pretrained(tmp_path / "a.weights.h5")
+
+
 def test_layers_of_code_are_refused(tmp_path):
     images = keras.Input((4, 4, 3))
     features = keras.layers.Flatten()(keras.layers.Lambda(lambda x: x * 2)(images))
