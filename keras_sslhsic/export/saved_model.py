@@ -130,8 +130,10 @@ def write(
         return traced_square(tf.cast(image, tf.float32)[tf.newaxis], size, spec.short_side_for(size))[0]
 
     def answered(images: tf.Tensor, training: bool = False) -> tf.Tensor:
-        none = tf.cast(tf.shape(images)[0] == 0, tf.int32)  # oneDNN's convolutions fail on no images at all
-        one_at_least = tf.pad(images, [[0, none], [0, 0], [0, 0], [0, 0]])
+        count, *sides = tf.unstack(tf.shape(images))
+        none = tf.cast(count == 0, tf.int32)  # oneDNN's convolutions fail on no images at all
+        # Of tf.pad, LiteRT would not know the number of channels.
+        one_at_least = tf.concat([images, tf.zeros([none, *sides], images.dtype)], axis=0)
         return model(one_at_least, training=training)[: tf.shape(images)[0]]
 
     def image_of(data: tf.Tensor) -> tf.Tensor:

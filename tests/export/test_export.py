@@ -327,12 +327,23 @@ def test_a_folder_in_the_way_of_a_file(function, encoder, tmp_path):
 
 
 @pytest.mark.slow
-def test_litert_gives_the_same_features(encoder, real_images, tmp_path):
+@pytest.mark.parametrize("size", [32, None])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_litert_gives_the_same_features(encoder, real_images, tmp_path, size, channels):
+    """Of encoders that resize images, and of those that take them as they are, in every size; gray ones, too."""
+    network = encoder.get_layer("tiny")
+    if channels == 1:
+        given = keras.Input((None, None, 1))
+        maps = keras.layers.Conv2D(8, 3, activation="relu")(given)
+        network = keras.Model(given, keras.layers.GlobalAveragePooling2D()(maps))
+    encoder = with_preprocessing(network, 0.5, 0.25, size=size)
+    export_litert(encoder, tmp_path / "square.tflite", image_size=32)  # which is held against the encoder
     export_litert(encoder, tmp_path / "model.tflite")
     interpreter = tf.lite.Interpreter(str(tmp_path / "model.tflite"))
     (given,), (returned,) = interpreter.get_input_details(), interpreter.get_output_details()
     assert given["dtype"] == np.uint8
     for images in real_images:
+        images = images[..., :channels]
         interpreter.resize_tensor_input(given["index"], images.shape)
         interpreter.allocate_tensors()
         interpreter.set_tensor(given["index"], images)
