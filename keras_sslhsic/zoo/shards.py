@@ -120,11 +120,12 @@ def _ended_with_a_worker() -> Iterator[None]:
             signal.pthread_kill(here, signal.SIGINT)
 
     def wake(*of: Any) -> None:
-        if died:
+        if died or stop is signal.SIG_DFL:
             raise KeyboardInterrupt
-        stop(*of)  # Ctrl-C
+        if callable(stop):  # else Ctrl-C is ignored, as shells have it for commands in the background
+            stop(*of)
 
-    if threading.current_thread() is not threading.main_thread() or not callable(stop):
+    if threading.current_thread() is not threading.main_thread() or stop is None:
         yield
         return
     threading.excepthook = note

@@ -1,5 +1,7 @@
 """Features in shards, by Apache Beam's direct runner."""
 
+import contextlib
+import functools
 import signal
 import threading
 import zlib
@@ -115,8 +117,12 @@ def test_the_command_runs_in_two_processes(model, images, tmp_path, capsys):
     assert f"20 rows in {out}, 0 of them computed now" in capsys.readouterr().out
 
 
-def test_a_process_that_dies_ends_what_waits_for_it(monkeypatch):
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN, signal.SIG_DFL])
+def test_a_process_that_dies_ends_what_waits_for_it(monkeypatch, request, handler):
     """Beam's direct runner reports it in the thread that waited for the process, and goes on waiting for its work."""
+    request.addfinalizer(
+        functools.partial(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, handler))
+    )
     reported = []
     monkeypatch.setattr(threading, "excepthook", lambda error: reported.append(error.thread.name))
 
@@ -132,5 +138,7 @@ def test_a_process_that_dies_ends_what_waits_for_it(monkeypatch):
         threading.Thread(target=run, name="run_worker").start()
         threading.Event().wait(60)
     assert reported == ["another"]
-    with pytest.raises(KeyboardInterrupt), shards._ended_with_a_worker():
+    assert signal.getsignal(signal.SIGINT) is handler
+    ignored = contextlib.nullcontext() if handler is signal.SIG_IGN else pytest.raises(KeyboardInterrupt)
+    with ignored, shards._ended_with_a_worker():
         signal.raise_signal(signal.SIGINT)
