@@ -206,5 +206,9 @@ def test_a_small_training_is_made_once(tmp_path, capsys):
     made = reproduce.trained(file, changes, 1, 0.0, run=True)
     assert all(trials.value(made, label) > 0 for label in reproduce.LABELS)
     assert set(made["z_test"]) == {"online", "target"} and made["last"]["mmd_to_uniform"] > 0
+    assert "knn" in capsys.readouterr().out
     assert reproduce.trained(file, changes, 1, 0.0, run=True)["results"] == made["results"]
     assert len(file.read_text().splitlines()) == 1
+    reproduce.trained(file, changes, 1, 0.2, run=True)
+    said = capsys.readouterr().out
+    assert "held out" in said and "knn" in said and "linear" not in said  # which is not measured there
