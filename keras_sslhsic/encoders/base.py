@@ -126,8 +126,9 @@ class Encoder(keras.Model):
     def _network_of_stages(self) -> keras.Model:
         if not self.spec.stages:
             raise ValueError(
-                f"The stages of {self.name!r} are not known: put its network, which reads normalised pixels, and is built for "
-                "images of any size (input_shape=(None, None, channels)), into encoders.with_preprocessing."
+                f"The stages of {self.name!r} are not known: put its network, which reads normalised pixels, is built for "
+                "images of any size (input_shape=(None, None, channels)) and is functional (of a Sequential one "
+                "keras.Model(network.inputs, network.outputs)), into encoders.with_preprocessing."
             )
         return self.get_layer(self.spec.network)
 

@@ -95,7 +95,7 @@ def batches_of(x: Any, steps: int | None = None, epochs: int = 1) -> compat.Batc
     for array in flat(unpack(first)[0]):
         check_array(array)
     for name, column in first.items() if isinstance(first, dict) else ():
-        if (found := np.asarray(column).dtype).kind in "OSU":
+        if not tf.is_tensor(column) and (found := np.asarray(column).dtype).kind in "OSU":
             raise ValueError(
                 f"Expected batches of numbers, found {name!r} of {found}: leave it out of the batches."
             )
