@@ -111,9 +111,8 @@ def _ended_with_a_worker() -> Iterator[None]:
     died: list[BaseException | None] = []
 
     def note(error: threading.ExceptHookArgs) -> None:
-        if (
-            error.thread is None or error.thread.name != "run_worker"
-        ):  # as Beam calls what waits for a process
+        # As Beam calls the thread that waits for a process.
+        if error.thread is None or error.thread.name != "run_worker":
             report(error)
         elif not died:
             died.append(error.exc_value)

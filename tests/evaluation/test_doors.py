@@ -50,10 +50,8 @@ TAKEN = {
     "predict_on_batch": ARRAYS - {"dict"},
     "predict": ARRAYS - {"dict"} | BATCHES - {"dataset of dicts"} | STREAMS - {"generator of lists"},
 }
-REFUSED_BY_KERAS = {
-    ("predict", "generator of lists"),
-    ("predict", "generator of dicts"),
-}  # by sentences of its own
+# By sentences of its own.
+REFUSED_BY_KERAS = {("predict", "generator of lists"), ("predict", "generator of dicts")}
 IMAGES = ARRAYS - {"a batch of one"}  # of as many labels
 
 
