@@ -307,10 +307,16 @@ def is_functional(model: Any) -> bool:
     return isinstance(model, Functional)
 
 
+def graph_of(model: Any) -> Any:
+    """A functional model itself, and what a sequential one that has an input is inside; None for others."""
+    graph = getattr(model, "_functional", None) or model
+    return graph if is_functional(graph) else None
+
+
 def output_of(model: Any) -> Any:
     """What a model gives, symbolic: one tensor or a structure of them; None unless it is a graph or sequence of layers."""
-    graph = getattr(model, "_functional", None) or model
-    if not is_functional(graph):
+    graph = graph_of(model)
+    if graph is None:
         return None
     found = graph._outputs_struct
     # As a call gives it: of a list of one output, the output.
@@ -337,8 +343,8 @@ class Call(NamedTuple):
 
 def calls(model: Any) -> list[Call] | None:
     """The calls that a functional or sequential model is made of, each after those whose results it reads; None of others."""
-    network = getattr(model, "_functional", model)  # of a sequential one
-    if not is_functional(network):
+    network = graph_of(model)
+    if network is None:
         return None
     return [
         Call(node.operation, (node.arguments.args, node.arguments.kwargs), node.output_tensors)

@@ -38,8 +38,8 @@ def hsic_test(
         seed: of them.
 
     Raises:
-        ValueError: for other shapes, fewer rows, another method, or no permutation; with "gamma" for a matrix that is of no
-            positive definite kernel, where the theory tells.
+        ValueError: for other shapes, what is not symmetric, fewer rows, another method, or no permutation; with "gamma" for a
+            matrix that is of no positive definite kernel, where the theory tells.
     """
     checks.integer("permutations", permutations, 1)
     k, l = matrices_of(k, l, 6)  # noqa: E741

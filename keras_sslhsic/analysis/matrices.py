@@ -39,11 +39,16 @@ def matrix_of(k: Any) -> np.ndarray:
     """A kernel matrix as float64 [n, n].
 
     Raises:
-        ValueError: for another shape, or what is not finite.
+        ValueError: for another shape, what is not finite, or a matrix that is not symmetric to two digits.
     """
     k = numbers_of(k)
     if k.ndim != 2 or k.shape[0] != k.shape[1]:
         raise ValueError(f"Expected a kernel matrix [n, n], found the shape {k.shape}.")
+    if np.abs(k - k.T).max(initial=0) > 0.01 * np.abs(k).max(initial=0):
+        raise ValueError(
+            f"Expected a kernel matrix, found {k.shape[0]} x {k.shape[0]} numbers that are not symmetric: "
+            "of features [n, F] kernel_matrix makes one."
+        )
     return k
 
 

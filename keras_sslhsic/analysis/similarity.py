@@ -42,7 +42,7 @@ def kernel_target_alignment(k: Any, l: Any) -> float:  # noqa: E741
         The cosine; 0 if a matrix is 0.
 
     Raises:
-        ValueError: for other shapes, or what is not finite.
+        ValueError: for other shapes, what is not finite, or not symmetric.
     """
     k, l = matrices_of(k, l, 1)  # noqa: E741
     norms = float(np.linalg.norm(k) * np.linalg.norm(l))

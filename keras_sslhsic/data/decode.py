@@ -161,10 +161,13 @@ def upright_size(content: bytes | BinaryIO) -> tuple[int, int]:
 
 
 def square(pixels: np.ndarray, size: int) -> np.ndarray:
-    """The largest central square of uint8 [H, W, C], resized to [size, size, C]; bilinear."""
+    """The largest central square of uint8 [H, W, C], resized to [size, size, C]; bilinear.
+
+    Of an odd rest the larger part is cut off before it, as by `keras_sslhsic.data.central.resize_then_crop`.
+    """
     height, width, _ = pixels.shape
     side = min(height, width)
-    box = ((height - side) // 2, (width - side) // 2, side, side)
+    box = ((height - side + 1) // 2, (width - side + 1) // 2, side, side)
     return crop(pixels, box, size, "bilinear")
 
 

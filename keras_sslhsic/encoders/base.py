@@ -127,10 +127,11 @@ class Encoder(keras.Model):
         if not self.spec.stages:
             raise ValueError(
                 f"The stages of {self.name!r} are not known: put its network, which reads normalised pixels, is built for "
-                "images of any size (input_shape=(None, None, channels)) and is functional (of a Sequential one "
-                "keras.Model(network.inputs, network.outputs)), into encoders.with_preprocessing."
+                "images of any size (input_shape=(None, None, channels)) and is functional or sequential, into "
+                "encoders.with_preprocessing."
             )
-        return self.get_layer(self.spec.network)
+        network = self.get_layer(self.spec.network)
+        return keras.Model(network.inputs[0], network.outputs[0], name=network.name)
 
     def plain(self) -> keras.Model:
         """The same layers and weights as a functional model of Keras's own."""

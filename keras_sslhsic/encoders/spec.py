@@ -168,12 +168,13 @@ def find_stages(network: keras.Model) -> dict[str, Stage]:
     Where a network has blocks with a way around them, the layers before the first one are its stem, and no stage.
 
     Args:
-        network: a functional keras.Model that reads images.
+        network: a functional or sequential keras.Model that reads images.
 
     Returns:
-        {"P<k>": stage of stride 2^k}; empty for a model that is not functional.
+        {"P<k>": stage of stride 2^k}; empty for another model.
     """
-    if not compat.is_functional(network):
+    network = compat.graph_of(network)
+    if network is None:
         return {}
     maps = [
         tensor for tensor in compat.passages(network) if len(tensor.shape) == 4 and not _is_padded(tensor)

@@ -193,6 +193,15 @@ def test_matrices_of_other_rows_are_an_error(measure, rows):
         measure(k[:rows, :rows], k)
 
 
+@pytest.mark.parametrize("measure", [analysis.cka, analysis.kernel_target_alignment, analysis.hsic_test])
+def test_features_as_many_as_rows_are_no_kernel_matrix(measure):
+    x = samples(20, 20, seed=0)
+    k = analysis.kernel_matrix(x, "linear")
+    measure(k.astype(np.float16), k)  # rounded as half precision rounds
+    with pytest.raises(ValueError, match="20 x 20 numbers that are not symmetric"):
+        measure(x, k)
+
+
 def test_a_matrix_of_zeros_is_aligned_with_none():
     assert analysis.kernel_target_alignment(np.zeros([3, 3]), np.eye(3)) == 0.0
 

@@ -12,6 +12,7 @@ from PIL import Image
 from keras_sslhsic import views
 from keras_sslhsic.data import decode
 from keras_sslhsic.data.batches import Decoding
+from keras_sslhsic.data.central import central_square
 from keras_sslhsic.data.decode import DecodeError
 from keras_sslhsic.data.decode import decode as pixels
 
@@ -220,9 +221,16 @@ def test_channels_must_be_known(photo, encode):
 
 def test_square_takes_the_centre(photo):
     image = np.asarray(photo(40, 101))
-    np.testing.assert_array_equal(decode.square(image, 40), image[:, 30:70])
+    np.testing.assert_array_equal(decode.square(image, 40), image[:, 31:71])
     half = decode.square(image, 20).astype(int)
-    assert np.abs(half - image[:, 30:70].reshape(20, 2, 20, 2, 3).mean((1, 3))).max() <= 1
+    assert np.abs(half - image[:, 31:71].reshape(20, 2, 20, 2, 3).mean((1, 3))).max() <= 1
+
+
+@pytest.mark.parametrize("sides", [(40, 41), (41, 40), (40, 101), (33, 40), (40, 40)])
+def test_squares_that_are_trained_on_and_measured_on_are_the_same(photo, sides):
+    image = np.asarray(photo(*sides))
+    side = min(sides)
+    np.testing.assert_array_equal(decode.square(image, side), central_square(image, side))
 
 
 def test_crop_cuts_its_box(photo):

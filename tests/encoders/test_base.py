@@ -133,6 +133,8 @@ def test_other_networks_have_stages_too():
     x = keras.layers.Conv2D(8, 3, strides=2, padding="same", name="b")(x)
     chain = keras.Model(images, keras.layers.Flatten()(x))
     assert find_stages(chain) == {"P1": Stage("a", 2, 4), "P2": Stage("b", 4, 8)}
+    assert find_stages(keras.Sequential(chain.layers)) == find_stages(chain)
+    assert find_stages(keras.Sequential([keras.layers.Conv2D(4, 3)])) == {}  # never built
     patches = keras.layers.Conv2D(8, 14, strides=14, name="patches")(images)
     assert find_stages(keras.Model(images, keras.layers.GlobalAveragePooling2D()(patches))) == {}
     assert find_stages(keras.Model(images, keras.layers.Flatten()(images))) == {}

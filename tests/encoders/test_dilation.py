@@ -96,6 +96,29 @@ def test_its_weights_are_its_own_and_can_be_trained(built):
         np.testing.assert_array_equal(one, other)
 
 
+def test_a_sequential_network_has_the_maps_of_the_functional_one(tmp_path):
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Conv2D(4, 3, 2, padding="same", activation="relu") for _ in range(3)]
+    network = keras.Sequential(
+        [keras.Input((None, None, 3)), *layers, keras.layers.GlobalAveragePooling2D()], name="own"
+    )
+    same = keras.Model(network.inputs, network.outputs, name="own")
+    images = np.random.default_rng(4).integers(0, 256, (2, 32, 48, 3), np.uint8)
+    encoder, expected = (with_preprocessing(each, 0.4, 0.2) for each in (network, same))
+    encoder.save(tmp_path / "own.keras")
+    for one in (encoder, keras_sslhsic.load_pretrained(tmp_path / "own.keras")):
+        assert list(one.spec.stages) == ["P1", "P2", "P3"]
+        for found, others in (
+            (one.maps(), expected.maps()),
+            (one.dense_maps(8), expected.dense_maps(8)),
+            (one.dense_maps(4), expected.dense_maps(4)),
+        ):
+            found, others = found(images), others(images)
+            assert found.keys() == others.keys()
+            for name in found:
+                np.testing.assert_array_equal(found[name], others[name])
+
+
 def test_what_cannot_be_dilated(built):
     with pytest.raises(ValueError, match="has stride 32, found the output stride 8: give 32 or 16"):
         built.dense_maps(8)
