@@ -352,6 +352,11 @@ def calls(model: Any) -> list[Call] | None:
     ]
 
 
+def results(model: Any, name: str) -> list[Any]:
+    """What the operation of this name gives in a functional or sequential model: a symbolic tensor for each of its calls."""
+    return [call.outputs[0] for call in calls(model) or [] if call.operation.name == name]
+
+
 def layers_within(layer: Any) -> list[keras.Layer]:
     """The layers that a layer holds itself."""
     if not isinstance(layer, keras.Layer):
@@ -410,6 +415,16 @@ def set_trainable(model: keras.Model, trainable: bool) -> None:
     """
     for layer in every_layer(model):
         layer.trainable = trainable
+
+
+def settle(network: keras.Layer) -> None:
+    """Has layers compute anew what they hold beside their weights, once these were assigned, as Keras does when it loads them.
+
+    `Normalization` computes with a mean and a variance that it made of its weights before.
+    """
+    for layer in every_layer(network):
+        if hasattr(layer, "finalize_state"):
+            layer.finalize_state()
 
 
 NOTE = "keras_sslhsic"  # attribute of a .weights.h5 file, member of a .keras file: JSON

@@ -53,8 +53,7 @@ class Encoder(keras.Model):
                 f"(height, width, channels, features) are {found}, and in the spec {(*spec.shape, spec.feature_size)}."
             )
         network = {layer.name: layer for layer in self.layers}.get(spec.network)
-        layers = {layer.name for layer in network.layers} if isinstance(network, keras.Model) else set()
-        if missing := {stage.layer for stage in spec.stages.values()} - layers:
+        if missing := {stage.layer for stage in spec.stages.values() if stage.map_of(network) is None}:
             raise ValueError(f"The spec has stages of layers that the network has not: {sorted(missing)}.")
 
     def __call__(self, images: Any, *args: Any, **kwargs: Any) -> Any:
@@ -97,7 +96,7 @@ class Encoder(keras.Model):
             ['P2', 'P3', 'P4', 'P5']
         """
         network = self._network_of_stages()
-        found = {name: network.get_layer(stage.layer).output for name, stage in self.spec.stages.items()}
+        found = {name: stage.map_of(network) for name, stage in self.spec.stages.items()}
         return _from_pixels(keras.Model(network.inputs, found), self.spec, f"{self.name}_maps")
 
     def dense_maps(self, output_stride: int) -> StageMaps:

@@ -50,7 +50,7 @@ def dense_copy(network: keras.Model, stages: Mapping[str, Stage], output_stride:
             f"The last stage of {network.name!r} has stride {stride}, found the output stride {output_stride}: give {stride}"
             + (f" or {stride // 2}." if before else ".")
         )
-    outputs = {name: network.get_layer(stage.layer).output for name, stage in stages.items()}
+    outputs = {name: stage.map_of(network) for name, stage in stages.items()}
     late: set[str] = set()
     if output_stride != stride:
         whole, part = (keras.Model(network.inputs, outputs[name]) for name in (last, *before))
@@ -70,6 +70,7 @@ def dense_copy(network: keras.Model, stages: Mapping[str, Stage], output_stride:
     images = keras.Input((None, None, network.input_shape[-1]), name="normalised")
     clone = keras.models.clone_model(source, input_tensors=[images], clone_function=copy)
     clone.set_weights(source.get_weights())
+    compat.settle(clone)
     [(_, side, *_)] = compat.shapes(clone, [clone.output[last]], (1, _SIDE, _SIDE, images.shape[-1]))
     if round(_SIDE / side) != output_stride:
         raise ValueError(

@@ -57,6 +57,7 @@ def fold_batch_norm(network: keras.Model) -> keras.Model:
             clone.get_layer(folded[layer.name].name).set_weights(_folded(folded[layer.name], layer))
         elif layer.weights and not isinstance(layer, keras.Model) and layer.name not in biased:
             clone.get_layer(layer.name).set_weights(layer.get_weights())
+    compat.settle(clone)
     return clone
 
 

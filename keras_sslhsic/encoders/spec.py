@@ -17,14 +17,25 @@ class Stage(NamedTuple):
     """The last map of a stride.
 
     Attributes:
-        layer: name of the layer of the network that gives it.
+        layer: name of the layer or operation of the network that gives it.
         stride: pixels of the network's input for one of the map, along each side.
         channels: of the map.
+        call: which of the calls of that layer within the network, from 0.
     """
 
     layer: str
     stride: int
     channels: int
+    call: int = 0
+
+    def map_of(self, network: keras.Model) -> Any:
+        """The symbolic map of the network; None if it has none such."""
+        found = compat.results(network, self.layer)
+        return found[self.call] if self.call < len(found) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The stage in what JSON has; of a layer that is called once as earlier versions read it."""
+        return {key: value for key, value in self._asdict().items() if key != "call" or value}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +120,7 @@ class EncoderSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """The spec in what JSON has."""
-        stages = {name: stage._asdict() for name, stage in self.stages.items()}
+        stages = {name: stage.to_dict() for name, stage in self.stages.items()}
         return {**dataclasses.asdict(self), "stages": stages}
 
     @classmethod
@@ -138,7 +149,7 @@ class EncoderSpec:
 
     def _is_usable(self) -> bool:
         sides = self.height, self.width, self.trained_at, self.short_side, *(self.resize or ())
-        counts = self.channels, self.feature_size, *(n for s in self.stages.values() for n in s[1:])
+        counts = self.channels, self.feature_size, *(n for s in self.stages.values() for n in s[1:3])
         numbers = *self.mean, *self.std
         return (
             all(side is None or (type(side) is int and 0 < side <= LARGEST_SIDE) for side in sides)
@@ -154,6 +165,7 @@ class EncoderSpec:
             and all(isinstance(name, str) for name in self.class_names)
             and (not self.stages or (self.network is not None and len(self.mean) > 0))
             and all(isinstance(stage.layer, str) for stage in self.stages.values())
+            and all(type(stage.call) is int and stage.call >= 0 for stage in self.stages.values())
         )
 
 
@@ -192,5 +204,7 @@ def find_stages(network: keras.Model) -> dict[str, Stage]:
         exact = math.log2(_ANY_SIDE / side)
         level = round(exact)
         if level >= 0 and abs(exact - level) < 0.1:
-            stages[f"P{level}"] = Stage(compat.layer_before(tensor).name, 2**level, tensor.shape[-1])
+            layer = compat.layer_before(tensor).name
+            call = [found is tensor for found in compat.results(network, layer)].index(True)
+            stages[f"P{level}"] = Stage(layer, 2**level, tensor.shape[-1], call)
     return stages

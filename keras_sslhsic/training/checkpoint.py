@@ -240,6 +240,7 @@ class Checkpoint(keras.callbacks.Callback):
             if meta["format"] < _FORMAT:
                 values = older_files.checkpoint_values(values, meta["format"], model)
             state.assign(state.variables(model), values)
+            compat.settle(model)
         except ValueError as error:
             raise ValueError(
                 f"{display(file)} is the checkpoint of another model or optimizer: {display(error)}. Give another directory, "

@@ -25,6 +25,7 @@ def copy_of(network: keras.Model, name: str) -> keras.Model:
         ) from error
     twin.name = name
     twin.set_weights(network.get_weights())
+    compat.settle(twin)
     return twin
 
 

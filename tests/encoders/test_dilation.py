@@ -119,6 +119,44 @@ def test_a_sequential_network_has_the_maps_of_the_functional_one(tmp_path):
                 np.testing.assert_array_equal(found[name], others[name])
 
 
+def of_operations(images):
+    """Stages that end in operations, which are no layers."""
+    x = keras.layers.Conv2D(6, 3, strides=2, padding="same")(images)
+    first = keras.ops.relu(x + keras.layers.Conv2D(6, 3, padding="same")(x))
+    x = keras.layers.Conv2D(8, 3, strides=2, padding="same")(first)
+    return first, x * keras.ops.sigmoid(x) + 1.0
+
+
+def of_a_shared_layer(images):
+    """Stages that end in one layer, called again and again."""
+    relu = keras.layers.ReLU()
+    x = relu(keras.layers.Conv2D(6, 3, strides=2, padding="same")(images))
+    first = relu(x + keras.layers.Conv2D(6, 3, padding="same")(x))
+    x = relu(keras.layers.Conv2D(8, 3, strides=2, padding="same")(first))
+    return first, relu(x + keras.layers.Conv2D(8, 3, padding="same")(x))
+
+
+@pytest.mark.parametrize("stages", [of_operations, of_a_shared_layer])
+def test_a_stage_may_end_in_whatever_a_network_is_made_of(stages, tmp_path):
+    inputs = keras.Input((None, None, 3))
+    first, last = stages(inputs)
+    network = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(last), name="own")
+    encoder = with_preprocessing(network, 0.4, 0.2)
+    encoder.save(tmp_path / "own.keras")
+    loaded = keras_sslhsic.load_pretrained(tmp_path / "own.keras")
+    assert loaded.spec == encoder.spec
+    images = np.random.default_rng(5).integers(0, 256, (2, 32, 48, 3), np.uint8)
+    expected = keras.Model(inputs, {"P1": first, "P2": last})((images / np.float32(255) - 0.4) / 0.2)
+    dilated = encoder.dense_maps(2)(images)
+    assert dilated["P2"].shape == (2, 16, 24, 8)
+    np.testing.assert_allclose(dilated["P1"], expected["P1"], rtol=1e-5, atol=1e-5)
+    for maps in (encoder.maps(), loaded.maps(), encoder.dense_maps(4)):
+        found = maps(images)
+        assert list(found) == ["P1", "P2"]
+        for name in found:  # of some 50 terms of a few units
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
+
+
 def test_what_cannot_be_dilated(built):
     with pytest.raises(ValueError, match="has stride 32, found the output stride 8: give 32 or 16"):
         built.dense_maps(8)
