@@ -24,7 +24,8 @@ def rankme(x: Any, epsilon: float = 1e-7) -> float:
         exp(-sum_i p_i log p_i),   p_i = sigma_i / sum_j sigma_j + epsilon
 
     About 1 if all lie on a line, min(n, F) if they fill all directions alike. The authors compute it of 25,600 rows, not
-    centred; fewer rows give less. Training logs another measure, `effective_rank`, of the squares of the centred ones.
+    centred; fewer rows give less. Training logs another measure, `effective_rank`, the participation ratio of the centred ones:
+    (sum s_i^2)^2 / sum s_i^4.
 
     Returns:
         The rank; 0 if all features are 0.

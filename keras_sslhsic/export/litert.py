@@ -11,14 +11,15 @@ import tensorflow as tf
 
 from keras_sslhsic import files, lock
 from keras_sslhsic.encoders import encoder_of
-from keras_sslhsic.export.saved_model import write
-from keras_sslhsic.export.served import check_answer, check_precision, folded
+from keras_sslhsic.export.saved_model import Served, traced
+from keras_sslhsic.export.served import check_answer, check_precision, folded, image_spec, serve
 
 
 def export_litert(model: keras.Model, path: str | os.PathLike, image_size: int | None = None) -> None:
     """Exports an encoder as a LiteRT (TensorFlow Lite) file: ``image`` uint8 [B, H, W, C] -> ``features``.
 
-    Every size that is free in the model is free in the file: set it with ``resize_tensor_input``.
+    Every size that is free in the model is free in the file, but for that at least one image is wanted: set it with
+    ``resize_tensor_input``.
 
     Args:
         model: what `encoders.encoder_of` takes.
@@ -36,7 +37,10 @@ def export_litert(model: keras.Model, path: str | os.PathLike, image_size: int |
     check_precision(encoder, "LiteRT")
     with tempfile.TemporaryDirectory() as folder:
         with files.named(folder):
-            write(folded(encoder), encoder.spec, folder, image_size)
+            # Not that of `export_saved_model`, which adds an image where there is none: XNNPACK spoils memory then.
+            network = folded(encoder)
+            answered = traced(serve(network, encoder.spec, image_size), image_spec(encoder.spec, image_size))
+            Served(network).write(folder, {"serving_default": answered})
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["serving_default"])
         try:
             content = converter.convert()

@@ -1,8 +1,9 @@
 """Encoders as SavedModels, which need TensorFlow alone."""
 
 import contextlib
+import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def export_saved_model(
             _check_replaceable(target)
         with files.replaced_folder(target) as folder:
             served = encoder if keep_batch_norm else folded(encoder)
-            write(served, encoder.spec, str(folder), image_size, max_pixels)
+            _write(served, encoder.spec, str(folder), image_size, max_pixels)
             files.write_json(folder / NOTE_FILE, {"version": __version__})
 
 
@@ -98,25 +99,35 @@ def _check_replaceable(target: Path) -> None:
     )
 
 
-class _Served(tf.Module):
+class Served(tf.Module):
     """What a SavedModel holds. Keras's own export archive would write every weight twice."""
 
     variables: Any = ()
     trainable_variables: Any = ()
 
+    def __init__(self, model: keras.Model) -> None:
+        super().__init__()
+        self.variables = [v.value for v in model.variables]
+        self.trainable_variables = [v.value for v in model.trainable_variables]
 
-def write(
-    model: keras.Model,
-    spec: EncoderSpec,
-    path: str,
-    image_size: int | None,
-    max_pixels: int = decode.MAX_PIXELS,
-) -> None:
-    """Writes a SavedModel of an encoder with this spec, or what `served.folded` makes of one; see `export_saved_model`.
+    def write(self, path: str, signatures: Mapping[str, Callable]) -> None:
+        """Writes the SavedModel.
 
-    Raises:
-        OSError: if it cannot be written.
-    """
+        Raises:
+            OSError: if it cannot be written.
+        """
+        try:
+            tf.saved_model.save(self, path, signatures)
+        except tf.errors.OpError as error:  # its operations on files have errors of their own
+            raise OSError(str(error)) from error
+
+
+def traced(function: Callable, given: tf.TensorSpec) -> Callable:
+    """A function as a SavedModel takes it for a signature."""
+    return tf.function(function, input_signature=[given], autograph=False)
+
+
+def _write(model: keras.Model, spec: EncoderSpec, path: str, image_size: int | None, max_pixels: int) -> None:
 
     def train(image: tf.Tensor) -> tf.Tensor:
         return serve(model, spec, image_size, training=True)(image)["features"]
@@ -129,12 +140,11 @@ def write(
             return stretched(image)
         return traced_square(tf.cast(image, tf.float32)[tf.newaxis], size, spec.short_side_for(size))[0]
 
-    def answered(images: tf.Tensor, training: bool = False) -> tf.Tensor:
-        count, *sides = tf.unstack(tf.shape(images))
+    def of_any_number(image: tf.Tensor, size: int | None) -> dict[str, tf.Tensor]:
+        count, *sides = tf.unstack(tf.shape(image))
         none = tf.cast(count == 0, tf.int32)  # oneDNN's convolutions fail on no images at all
-        # Of tf.pad, LiteRT would not know the number of channels.
-        one_at_least = tf.concat([images, tf.zeros([none, *sides], images.dtype)], axis=0)
-        return model(one_at_least, training=training)[: tf.shape(images)[0]]
+        one_at_least = tf.concat([image, tf.zeros([none, *sides], image.dtype)], axis=0)
+        return {"features": serve(model, spec, size)(one_at_least)["features"][:count]}
 
     def image_of(data: tf.Tensor) -> tf.Tensor:
         return fit(decoding.pixels(data, spec.channels, max_pixels))
@@ -156,25 +166,16 @@ def write(
             lambda: one_by_one(image_of, sides, 10),
             lambda: one_by_one(image_of, sides, 1),
         )
-        return {"features": answered(images)}
-
-    def traced(function: Callable, given: tf.TensorSpec) -> Callable:
-        return tf.function(function, input_signature=[given], autograph=False)
+        return of_any_number(images, None)
 
     with _for_fine_tuning(model):
-        served = _Served()
-        served.variables = [v.value for v in model.variables]
-        served.trainable_variables = [v.value for v in model.trainable_variables]
+        served = Served(model)
         served.train = traced(train, image_spec(spec, image_size, tf.float32))
-        signatures = {
-            "serving_default": traced(serve(answered, spec, image_size), image_spec(spec, image_size))
-        }
+        served_images = functools.partial(of_any_number, size=image_size)
+        signatures = {"serving_default": traced(served_images, image_spec(spec, image_size))}
         if spec.channels in (1, 3, 4):
             signatures["encoded"] = traced(encoded, tf.TensorSpec([None], tf.string, name="bytes"))
-        try:
-            tf.saved_model.save(served, path, signatures)
-        except tf.errors.OpError as error:  # its operations on files have errors of their own
-            raise OSError(str(error)) from error
+        served.write(path, signatures)
 
 
 @contextlib.contextmanager

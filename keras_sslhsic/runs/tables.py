@@ -11,6 +11,9 @@ from keras_sslhsic.registries import Registry
 Changes = dict[str, Any]  # dotted field of a config -> value
 
 LARGE = Path("configs", "imagenet_r50_1x.py")
+_IMAGENET = (
+    "--data imagenet2012 --data-dir DATA --train-split TRAIN --validation-split VALID --test-split TEST"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Table:
     title: str
     rows: tuple[Row, ...]
     trends: tuple[tuple[str, str], ...] = ()
-    commands: tuple[str, ...] = ("evaluate linear --run RUN --data imagenet2012 --test-split validation",)
+    commands: tuple[str, ...] = (f"evaluate linear --run RUN {_IMAGENET}",)
     label: str = "linear"
     centred: bool = False
 
@@ -94,9 +97,9 @@ def _others(*names: str) -> tuple[Row, ...]:
 
 _LARGE_TARGETS = tuple(dataclasses.replace(row, small=None) for row in _TARGETS)
 _FINETUNE = (
-    "evaluate finetune --run RUN --data imagenet2012_subset/1pct --test-split validation",
-    "evaluate finetune --run RUN --data imagenet2012_subset/10pct --test-split validation",
-    "evaluate finetune --run RUN --data imagenet2012 --test-split validation",
+    "evaluate finetune --run RUN --data imagenet2012_subset/1pct --data-dir DATA --test-split validation",
+    "evaluate finetune --run RUN --data imagenet2012_subset/10pct --data-dir DATA --test-split validation",
+    f"evaluate finetune --run RUN {_IMAGENET}",
 )
 _WIDTHS = tuple(
     row
@@ -250,6 +253,7 @@ TABLES: tuple[Table, ...] = (
         "",
         "Outputs of BYOL have mean 0 (appendix B.3)",
         (Row("BYOL", {}, {"method": "byol"}, base=Path("configs", "methods", "byol.py")),),
+        commands=(),
         centred=True,
     ),
     Table(
@@ -268,7 +272,7 @@ TABLES: tuple[Table, ...] = (
         (*_LARGE_TARGETS, *_others("SimCLR", "BYOL")),
         (),
         tuple(
-            f"evaluate {kind} --run RUN --data {name}"
+            f"evaluate {kind} --run RUN --data {name} --data-dir DATA"
             for kind in ("transfer", "transfer_finetune")
             for name in _TRANSFERRED
         ),

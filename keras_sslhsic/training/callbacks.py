@@ -207,7 +207,8 @@ class StopOnFault(keras.callbacks.Callback):
         if label_step >= 0:
             raise ValueError(
                 f"A label at step {label_step} is outside of the {self.model.num_classes} classes of the online classifier "
-                f"(0 to {self.model.num_classes - 1}): give num_classes the right number, or train without labels."
+                f"(0 to {self.model.num_classes - 1}): give num_classes the right number, or train without "
+                "labels (data.labels=False in a config), as where some have none and are marked -1."
             )
 
 
