@@ -12,7 +12,7 @@ from keras_sslhsic import checks, compat, files
 from keras_sslhsic.encoders import unlabelled
 from keras_sslhsic.encoders.checks import check_given, check_images, check_network
 from keras_sslhsic.encoders.dilation import StageMaps, dense_copy
-from keras_sslhsic.encoders.preprocess import per_channel, preprocess
+from keras_sslhsic.encoders.preprocess import beside, per_channel, preprocess
 from keras_sslhsic.encoders.spec import EncoderSpec, find_stages
 from keras_sslhsic.words import warn
 
@@ -180,9 +180,12 @@ compat.write_as_functional(Encoder)
 
 def _from_pixels(network: keras.Model, spec: EncoderSpec, name: str) -> StageMaps:
     """A network of several maps with the preprocessing in front of it."""
-    images = keras.Input(spec.shape, dtype="float32", name="image")
+    images = keras.Input(spec.shape, dtype="float32", name=beside(spec.network, "image"))
     computed = network(preprocess(images, spec))
-    outputs = {key: keras.layers.Identity(dtype="float32", name=key)(computed[key]) for key in computed}
+    outputs = {
+        key: keras.layers.Identity(dtype="float32", name=beside(spec.network, key))(computed[key])
+        for key in computed
+    }
     return StageMaps(images, outputs, name=name)
 
 
@@ -317,7 +320,7 @@ def with_preprocessing(
 
 def preprocessed(encoder: keras.Model, spec: EncoderSpec, name: str | None = None) -> Encoder:
     """`with_preprocessing` of a network, as a spec of the whole has it."""
-    images = keras.Input(spec.shape, dtype="float32", name="image")
+    images = keras.Input(spec.shape, dtype="float32", name=beside(spec.network, "image"))
     features = encoder(preprocess(images, spec))
-    features = keras.layers.Identity(dtype="float32", name="float32")(features)
+    features = keras.layers.Identity(dtype="float32", name=beside(spec.network, "float32"))(features)
     return Encoder(images, features, spec, name or encoder.name)

@@ -16,13 +16,21 @@ def preprocess(images: keras.KerasTensor, spec: EncoderSpec) -> keras.KerasTenso
     # Normalised first: resizing rounds integer images to integers. float32 throughout: a half-precision
     # policy must not round the pixels.
     x = keras.layers.Rescaling(
-        (1 / (255 * stds)).tolist(), (-means / stds).tolist(), dtype="float32", name="normalize"
+        (1 / (255 * stds)).tolist(),
+        (-means / stds).tolist(),
+        dtype="float32",
+        name=beside(spec.network, "normalize"),
     )(images)
     if spec.resize is None:
         return x
     # Not keras.layers.Resizing: its default training=True reaches the layers after it (Keras 3.15), and
     # BatchNormalization would normalise by the batch.
     return _resized(x, spec.resize, spec)
+
+
+def beside(network: str | None, name: str) -> str:
+    """A name for a layer in front of or behind a network: Keras wants another one than the network's."""
+    return name if name != network else f"{name}_of_pixels"
 
 
 def resizer(spec: EncoderSpec) -> Callable[[tf.Tensor], tf.Tensor]:

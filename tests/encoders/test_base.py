@@ -202,6 +202,23 @@ def test_a_network_of_ones_own_that_is_trained_is_no_encoder_of_pixels(tmp_path)
     assert extract_features(of_pixels.encoder, images).shape == (2, 2)
 
 
+@pytest.mark.parametrize("name", ["image", "normalize", "float32", "P1"])
+def test_a_network_may_have_the_name_of_a_layer_beside_it(name, tmp_path):
+    images = keras.Input((None, None, 3))
+    x = keras.layers.Conv2D(4, 3, strides=2, padding="same")(images)
+    network = keras.Model(images, keras.layers.GlobalAveragePooling2D()(x), name=name)
+    encoder = with_preprocessing(network, 0.4, 0.2)
+    encoder.save(tmp_path / "own.keras")
+    given = pixels(2, 8, 8, 3)
+    features = network((given / np.float32(255) - 0.4) / 0.2)
+    for found in (encoder, keras_sslhsic.load_pretrained(tmp_path / "own.keras")):
+        np.testing.assert_allclose(found(given), features, rtol=1e-5, atol=1e-5)
+        for maps in (found.maps(), found.dense_maps(2)):
+            np.testing.assert_allclose(
+                np.mean(maps(given)["P1"], axis=(1, 2)), features, rtol=1e-5, atol=1e-5
+            )
+
+
 def test_a_spec_of_another_model_is_refused(encoder):
     spec = encoder.spec
     wide = EncoderSpec(**{**vars(spec), "width": 17})
