@@ -69,8 +69,7 @@ def dense_copy(network: keras.Model, stages: Mapping[str, Stage], output_stride:
     source = keras.Model(network.inputs, outputs, name=network.name)
     images = keras.Input((None, None, network.input_shape[-1]), name="normalised")
     clone = keras.models.clone_model(source, input_tensors=[images], clone_function=copy)
-    clone.set_weights(source.get_weights())
-    compat.settle(clone)
+    compat.copy_state(source, clone)
     [(_, side, *_)] = compat.shapes(clone, [clone.output[last]], (1, _SIDE, _SIDE, images.shape[-1]))
     if round(_SIDE / side) != output_stride:
         raise ValueError(

@@ -55,9 +55,8 @@ def fold_batch_norm(network: keras.Model) -> keras.Model:
     for layer in network.layers:
         if layer.name in folded:
             clone.get_layer(folded[layer.name].name).set_weights(_folded(folded[layer.name], layer))
-        elif layer.weights and not isinstance(layer, keras.Model) and layer.name not in biased:
-            clone.get_layer(layer.name).set_weights(layer.get_weights())
-    compat.settle(clone)
+        elif not isinstance(layer, keras.Model | keras.layers.InputLayer) and layer.name not in biased:
+            compat.copy_state(layer, clone.get_layer(layer.name))
     return clone
 
 

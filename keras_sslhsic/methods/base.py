@@ -158,7 +158,9 @@ class Method(Trainer):
 
     def prepare(self) -> None:
         """Has the target's layers do what those of the online networks do, frozen or not."""
+        super().prepare()
         if self.target:
+            compat.adapt(self.encoder, self.target_encoder)
             compat.copy_trainable(self.encoder, self.target_encoder)
             compat.copy_trainable(self.projector, self.target_projector)
 

@@ -240,7 +240,8 @@ class Checkpoint(keras.callbacks.Callback):
             if meta["format"] < _FORMAT:
                 values = older_files.checkpoint_values(values, meta["format"], model)
             state.assign(state.variables(model), values)
-            compat.settle(model)
+            for network in model.layers:
+                compat.settle(network)
         except ValueError as error:
             raise ValueError(
                 f"{display(file)} is the checkpoint of another model or optimizer: {display(error)}. Give another directory, "

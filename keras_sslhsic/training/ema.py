@@ -24,8 +24,7 @@ def copy_of(network: keras.Model, name: str) -> keras.Model:
             "layers of your own a get_config, and use operations of keras.ops in place of Lambda layers."
         ) from error
     twin.name = name
-    twin.set_weights(network.get_weights())
-    compat.settle(twin)
+    compat.copy_state(network, twin)
     return twin
 
 

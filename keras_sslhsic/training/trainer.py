@@ -111,6 +111,8 @@ class Trainer(EncodingModel):
 
     def prepare(self) -> None:
         """Does what `compile` has to do with the method's networks, before it reads what is trainable."""
+        if self.ema_encoder is not None:
+            compat.adapt(self.encoder, self.ema_encoder)
 
     def follow(self, moved: tf.Tensor) -> dict[str, tf.Tensor]:
         """Moves what follows the online networks, after the optimizer's step; returns scalars for the logs.
