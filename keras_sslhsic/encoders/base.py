@@ -52,7 +52,7 @@ class Encoder(keras.Model):
             raise ValueError(
                 f"(height, width, channels, features) are {found}, and in the spec {(*spec.shape, spec.feature_size)}."
             )
-        network = {layer.name: layer for layer in self.layers}.get(spec.network)
+        network = _network_in(self, spec)
         if missing := {stage.layer for stage in spec.stages.values() if stage.map_of(network) is None}:
             raise ValueError(f"The spec has stages of layers that the network has not: {sorted(missing)}.")
 
@@ -164,15 +164,24 @@ class Encoder(keras.Model):
         if "model" not in config:
             return keras.Model.from_config(config, custom_objects)
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
-        return _of(model, EncoderSpec.from_dict(config["spec"]))
+        return encoder_again(model, EncoderSpec.from_dict(config["spec"]))
 
     def __reduce__(self) -> Any:
         """For copies, which are encoders too."""
-        return _of, (self.plain(), self.spec)
+        return encoder_again, (self.plain(), self.spec)
 
 
-def _of(model: keras.Model, spec: EncoderSpec) -> Encoder:
-    return Encoder(model.inputs[0], model.outputs[0], spec, model.name)
+def encoder_again(model: keras.Model, spec: EncoderSpec) -> Encoder:
+    """Returns the encoder that a plain model was, which was loaded or copied.
+
+    Raises:
+        ValueError: as `Encoder`.
+    """
+    return Encoder(model.inputs[0], model.outputs[0], spec.named_in(_network_in(model, spec)), model.name)
+
+
+def _network_in(model: keras.Model, spec: EncoderSpec) -> keras.Layer | None:
+    return next((layer for layer in model.layers if layer.name == spec.network), None)
 
 
 compat.write_as_functional(Encoder)

@@ -34,6 +34,7 @@ def fold_batch_norm(network: keras.Model) -> keras.Model:
         if (conv := _convolution_before(bn)) is not None and conv not in results
     }
     biased = {conv.name for conv in folded.values()}
+    twins = {}
 
     def copy(layer: Any) -> Any:
         if isinstance(layer, keras.Model):
@@ -46,7 +47,8 @@ def fold_batch_norm(network: keras.Model) -> keras.Model:
         changed = {"trainable": True} if "trainable" in config else {}
         if layer.name in biased:
             changed["use_bias"] = True
-        return type(layer).from_config(config | changed)
+        twins[layer.name] = twin = type(layer).from_config(config | changed)
+        return twin
 
     def call(layer: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         return inputs if layer.name in folded else layer(inputs, *args, **kwargs)
@@ -54,9 +56,9 @@ def fold_batch_norm(network: keras.Model) -> keras.Model:
     clone = keras.models.clone_model(network, clone_function=copy, call_function=call)
     for layer in network.layers:
         if layer.name in folded:
-            clone.get_layer(folded[layer.name].name).set_weights(_folded(folded[layer.name], layer))
-        elif not isinstance(layer, keras.Model | keras.layers.InputLayer) and layer.name not in biased:
-            compat.copy_state(layer, clone.get_layer(layer.name))
+            twins[folded[layer.name].name].set_weights(_folded(folded[layer.name], layer))
+        elif layer.name in twins and layer.name not in biased:
+            compat.copy_state(layer, twins[layer.name])
     return clone
 
 

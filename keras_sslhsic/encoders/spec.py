@@ -118,6 +118,18 @@ class EncoderSpec:
             return self.mean, self.std
         return (0.0,) * self.channels, (1 / 255,) * self.channels
 
+    def named_in(self, network: Any) -> "EncoderSpec":
+        """The spec of a network that was made again, where layers whose config holds no name have other ones than before.
+
+        Stages that the network has not stay as they are.
+        """
+        found = find_stages(network)
+        known, sizes = (
+            {name: (stage.stride, stage.channels) for name, stage in stages.items()}
+            for stages in (self.stages, found)
+        )
+        return dataclasses.replace(self, stages=found) if sizes == known else self
+
     def to_dict(self) -> dict[str, Any]:
         """The spec in what JSON has."""
         stages = {name: stage.to_dict() for name, stage in self.stages.items()}

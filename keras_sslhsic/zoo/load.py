@@ -19,7 +19,7 @@ from keras_sslhsic.encoders import (
     encoder_of,
     with_preprocessing,
 )
-from keras_sslhsic.encoders.base import preprocessed
+from keras_sslhsic.encoders.base import encoder_again, preprocessed
 from keras_sslhsic.encoders.resnet import architecture as named_architecture
 from keras_sslhsic.encoders.resnet import resnet
 from keras_sslhsic.encoders.unlabelled import BareNetworkError
@@ -169,7 +169,7 @@ def _with_spec(model: keras.Model, path: Path) -> Encoder:
     note = model_files.read_note(path)
     if "spec" not in note:
         return encoder_of(model)
-    return Encoder(model.inputs[0], model.outputs[0], EncoderSpec.from_dict(note["spec"]), model.name)
+    return encoder_again(model, EncoderSpec.from_dict(note["spec"]))
 
 
 def _check_for_imagenet(network: keras.Model, path: Path) -> None:

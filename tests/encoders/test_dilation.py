@@ -1,5 +1,6 @@
 """Maps of networks for dense prediction, against the encoder's own and against operations of TensorFlow by hand."""
 
+import copy
 from pathlib import Path
 
 import keras
@@ -8,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 import keras_sslhsic
-from keras_sslhsic.encoders import Architecture, with_preprocessing
+from keras_sslhsic.encoders import Architecture, encoder_hash, with_preprocessing
+from keras_sslhsic.encoders.folding import fold_batch_norm
 from keras_sslhsic.encoders.resnet import resnet
 
 TINY = Architecture((1, 1, 1, 2), (16, 16, 16, 20), bottleneck=True, stem_channels=4)
@@ -155,6 +157,48 @@ def test_a_stage_may_end_in_whatever_a_network_is_made_of(stages, tmp_path):
         assert list(found) == ["P1", "P2"]
         for name in found:  # of some 50 terms of a few units
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
+
+
+@keras.saving.register_keras_serializable(package="test_dilation")
+class Scaled(keras.layers.Layer):
+    """A layer without a get_config: Keras records its arguments, and no name."""
+
+    def __init__(self, factor, **kwargs):
+        super().__init__(**kwargs)
+        self.factor = factor
+
+    def build(self, _):
+        self.offset = self.add_weight(shape=(), initializer="zeros")
+
+    def call(self, inputs):
+        return self.factor * (inputs + self.offset)
+
+
+def test_layers_may_have_other_names_when_they_are_made_again(tmp_path):
+    images = keras.Input((None, None, 3))
+    x = keras.layers.Conv2D(4, 3, strides=2, padding="same", use_bias=False)(images)
+    x = Scaled(2.0)(keras.layers.BatchNormalization()(x))
+    x = Scaled(3.0)(keras.layers.Conv2D(4, 3, padding="same")(x))
+    x = Scaled(5.0)(keras.layers.Conv2D(6, 3, strides=2, padding="same")(x))
+    network = keras.Model(images, keras.layers.GlobalAveragePooling2D()(x), name="own")
+    for number, layer in enumerate(layer for layer in network.layers if isinstance(layer, Scaled)):
+        layer.offset.assign(number + 1.0)
+    encoder = with_preprocessing(network, 0.4, 0.2)
+    given = np.random.default_rng(6).integers(0, 256, (2, 16, 16, 3), np.uint8)
+    features, maps = encoder(given), encoder.maps()(given)
+    encoder.save(tmp_path / "own.keras")
+    keras.backend.clear_session()
+    Scaled(1.0)  # takes the first name
+    again = keras_sslhsic.load_pretrained(tmp_path / "own.keras")
+    normalised = (given / np.float32(255) - 0.4) / 0.2
+    np.testing.assert_allclose(fold_batch_norm(network)(normalised), features, rtol=1e-5)
+    for made in (again, copy.deepcopy(encoder)):
+        np.testing.assert_array_equal(made(given), features)
+        assert encoder_hash(made) == encoder_hash(encoder)
+        for found in (made.maps()(given), made.dense_maps(4)(given)):
+            assert list(found) == ["P1", "P2"]
+            for name in found:
+                np.testing.assert_array_equal(found[name], maps[name])
 
 
 def test_what_cannot_be_dilated(built):

@@ -97,7 +97,7 @@ def test_exporting_over_an_earlier_export(tmp_path, monkeypatch, exchanges):
         for name in ("saved_model.pb", "variables/variables.index"):
             files.write_text(f"{folder}/{name}", model)
 
-    monkeypatch.setattr(saved_model, "write", write)
+    monkeypatch.setattr(saved_model, "_write", write)
     monkeypatch.setattr(
         saved_model, "encoder_of", lambda name: types.SimpleNamespace(name=name, spec=EncoderSpec(8, 8, 1, 4))
     )
