@@ -433,6 +433,14 @@ def adapt(source: keras.Layer, twin: keras.Layer) -> None:
     _load_state(source, twin, _is_adapted)
 
 
+def own_state(operation: Any) -> dict[str, Any]:
+    """What a layer of one's own saves, if it does so in its own way: weights, and what it holds beside them; {} of others."""
+    store: dict[str, Any] = {}
+    if isinstance(operation, keras.Layer) and _loads_itself(operation):
+        operation.save_own_variables(store)
+    return store
+
+
 def _load_state(source: keras.Layer, twin: keras.Layer, of: Callable[[keras.Layer], bool]) -> None:
     for original, layer in zip(every_layer(source), every_layer(twin), strict=True):
         if of(original):

@@ -51,16 +51,16 @@ def _operation(operation: Any) -> str:
     below = {id(weight) for layer in inner for weight in layer.weights}
     own = [weight for weight in getattr(operation, "weights", ()) if id(weight) not in below]
     held = {name: _function(value) for name, value in vars(operation).items() if hasattr(value, "__code__")}
-    return _digest(
-        [
-            type(operation).__name__,
-            getattr(operation, "compute_dtype", None),
-            _settings(operation),
-            [code, {name: function for name, function in held.items() if function is not None}],
-            [_plain(keras.ops.convert_to_numpy(weight)) for weight in own],
-            [_operation(layer) for layer in inner],
-        ]
-    )
+    parts = [
+        type(operation).__name__,
+        getattr(operation, "compute_dtype", None),
+        _settings(operation),
+        [code, {name: function for name, function in held.items() if function is not None}],
+        [_plain(keras.ops.convert_to_numpy(weight)) for weight in own],
+        [_operation(layer) for layer in inner],
+    ]
+    state = compat.own_state(operation)
+    return _digest([*parts, _plain(state)] if state else parts)
 
 
 def _graph(model: Any, calls: list[compat.Call]) -> list[str]:

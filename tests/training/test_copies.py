@@ -8,7 +8,7 @@ import pytest
 
 import keras_sslhsic
 from keras_sslhsic import callbacks, views
-from keras_sslhsic.encoders import with_preprocessing
+from keras_sslhsic.encoders import encoder_hash, with_preprocessing
 from keras_sslhsic.encoders.folding import fold_batch_norm
 from keras_sslhsic.training import ema
 
@@ -57,6 +57,14 @@ def of_ones_own():
 
 def pixels(seed):
     return np.random.default_rng(seed).integers(0, 256, (8, 16, 16, 3), np.uint8)
+
+
+def test_what_a_layer_of_ones_own_holds_is_part_of_the_hash():
+    source = of_ones_own()
+    twin = ema.copy_of(source, "twin")
+    assert encoder_hash(twin) == encoder_hash(source)
+    next(layer for layer in twin.layers if isinstance(layer, Doubled)).offset = 1.0
+    assert encoder_hash(twin) != encoder_hash(source)
 
 
 @pytest.mark.parametrize("make", [network, lambda: network(adapted=False), of_ones_own])
