@@ -144,6 +144,17 @@ def test_the_paper_scale_is_listed_and_what_cannot_be_is_a_sentence(capsys, tmp_
     assert cli.main(["reproduce", "features", "--scale", "paper"]) == 0
     text = capsys.readouterr().out
     assert '--row "SSL-HSIC, 64 features"' in text and "31,200 steps of 4096 images" in text
+    for of in TABLES:
+        text = "\n".join(reproduce.large_lines(of))
+        measured = [line for line in text.splitlines() if line.startswith("  keras-sslhsic evaluate")]
+        assert all("--data-dir DATA" in line for line in measured)
+        # The Z-test of appendix B.3 is in a run's own logs, and no evaluation.
+        assert (
+            bool(measured)
+            == ("Each run is measured by:" in text)
+            == ("off_centre" not in text)
+            == (not of.centred)
+        )
     with pytest.raises(SystemExit):
         cli.main(["reproduce", "tables"])
     assert "invalid choice: 'tables' (choose from" in capsys.readouterr().err
