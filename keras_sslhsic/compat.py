@@ -420,17 +420,12 @@ def set_trainable(model: keras.Model, trainable: bool) -> None:
 def copy_state(source: keras.Layer, twin: keras.Layer) -> None:
     """Gives a twin the weights of a layer or network, and what its layers hold beside these, as if it was saved and loaded."""
     twin.set_weights(source.get_weights())
-    _load_state(source, twin, lambda layer: _is_adapted(layer) or _loads_itself(layer))
+    _load_state(source, twin)
 
 
 def settle(network: keras.Layer) -> None:
     """Has layers make of their weights, which were assigned, what else they hold, as where Keras loads them."""
-    _load_state(network, network, lambda layer: _is_adapted(layer) or _loads_itself(layer))
-
-
-def adapt(source: keras.Layer, twin: keras.Layer) -> None:
-    """Has layers that are adapted to data compute in a twin as they do by now in the source."""
-    _load_state(source, twin, _is_adapted)
+    _load_state(network, network)
 
 
 def own_state(operation: Any) -> dict[str, Any]:
@@ -441,17 +436,13 @@ def own_state(operation: Any) -> dict[str, Any]:
     return store
 
 
-def _load_state(source: keras.Layer, twin: keras.Layer, of: Callable[[keras.Layer], bool]) -> None:
+def _load_state(source: keras.Layer, twin: keras.Layer) -> None:
     for original, layer in zip(every_layer(source), every_layer(twin), strict=True):
-        if of(original):
+        # `Normalization` computes with a mean and a variance that it made of its weights.
+        if hasattr(original, "finalize_state") or _loads_itself(original):
             store: dict[str, Any] = {}
             original.save_own_variables(store)
             layer.load_own_variables(store)
-
-
-def _is_adapted(layer: keras.Layer) -> bool:
-    """Whether it was, or can be: `Normalization` computes with a mean and a variance that it made of its weights."""
-    return hasattr(layer, "finalize_state")
 
 
 def _loads_itself(layer: keras.Layer) -> bool:

@@ -158,11 +158,15 @@ class Method(Trainer):
 
     def prepare(self) -> None:
         """Has the target's layers do what those of the online networks do, frozen or not."""
-        super().prepare()
         if self.target:
-            compat.adapt(self.encoder, self.target_encoder)
             compat.copy_trainable(self.encoder, self.target_encoder)
             compat.copy_trainable(self.projector, self.target_projector)
+
+    @property
+    def copies(self) -> list[tuple[keras.Model, keras.Model]]:
+        """Those of the trainer, and the target's networks."""
+        targets = [(self.encoder, self.target_encoder), (self.projector, self.target_projector)]
+        return super().copies + (targets if self.target else [])
 
     def set_target_decay(self, decay: TargetDecay) -> None:
         """Chooses the schedule of the target's average, before the step is traced."""

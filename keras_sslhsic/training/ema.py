@@ -1,5 +1,6 @@
 """Exponential moving averages of one network's variables in another, inside the training step."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,23 @@ def copy_of(network: keras.Model, name: str) -> keras.Model:
         ) from error
     twin.name = name
     compat.copy_state(network, twin)
+    twin.copied = _digest(twin)
     return twin
+
+
+def copy_again(network: keras.Model, twin: keras.Model) -> None:
+    """Copies a network once more into what `copy_of` made of it, if it has other weights by now, and the copy has not."""
+    held = _digest(network)
+    if held != twin.copied == _digest(twin):
+        compat.copy_state(network, twin)
+        twin.copied = held
+
+
+def _digest(network: keras.Model) -> str:
+    digest = hashlib.sha256()
+    for weight in network.weights:
+        digest.update(keras.ops.convert_to_numpy(weight).tobytes())
+    return digest.hexdigest()
 
 
 def update(averages: Sequence[keras.Variable], values: Sequence[keras.Variable], decay: Any) -> None:

@@ -20,6 +20,7 @@ from keras_sslhsic.losses import Hiddens, Objective
 from keras_sslhsic.training import (
     classifier,
     diagnostics,
+    ema,
     inputs,
     lars,
     older_files,
@@ -111,8 +112,11 @@ class Trainer(EncodingModel):
 
     def prepare(self) -> None:
         """Does what `compile` has to do with the method's networks, before it reads what is trainable."""
-        if self.ema_encoder is not None:
-            compat.adapt(self.encoder, self.ema_encoder)
+
+    @property
+    def copies(self) -> list[tuple[keras.Model, keras.Model]]:
+        """The networks that follow another one, each as (the other one, its copy)."""
+        return [] if self.ema_encoder is None else [(self.encoder, self.ema_encoder)]
 
     def follow(self, moved: tf.Tensor) -> dict[str, tf.Tensor]:
         """Moves what follows the online networks, after the optimizer's step; returns scalars for the logs.
@@ -195,6 +199,7 @@ class Trainer(EncodingModel):
         optimizer = lars.LARS() if optimizer == "lars" else keras.optimizers.get(optimizer)
         if optimizer is None:
             raise ValueError("optimizer must be a Keras optimizer, found None: leave it out for LARS.")
+        self._begin()
         self.prepare()
         if auto_scale_loss:
             optimizer = compat.loss_scaled(optimizer, self.online_networks)
@@ -318,6 +323,7 @@ class Trainer(EncodingModel):
             )
         batch = streams.one_batch(x, y)
         self._check(batch)
+        self._begin()
         self._trace_for(batch.element_spec)
         results = super().train_on_batch(next(iter(batch.batches(epochs=1))), return_dict=True)
         return self._in_order(results, return_dict)
@@ -349,6 +355,12 @@ class Trainer(EncodingModel):
         count = self.distribute_strategy.num_replicas_in_sync
         inputs.check(given, count, self.encoder.input_shape[1:], self.policy, chunks=self.chunks)
         inputs.look(given, num_classes=self.num_classes)
+
+    def _begin(self) -> None:
+        """Before the first step copies begin anew, where their networks were given other weights since, and they were not."""
+        if int(self.step.numpy()) == 0:
+            for network, twin in self.copies:
+                ema.copy_again(network, twin)
 
     def _trace_for(self, spec: Any) -> None:
         """Has the step traced anew for other batches: TensorFlow would make general in size whatever differs, and the views
@@ -604,6 +616,7 @@ class Trainer(EncodingModel):
         if isinstance(given, compat.Batches):
             given = streams.of_one_size(given)
         self._check(given)
+        self._begin()
         self.policy = inputs.of_size_given(given, self.policy)
         sizes = [size for callback in callbacks if isinstance(callback, ViewSizes) for size in callback.sizes]
         if sizes:

@@ -79,13 +79,64 @@ def test_a_copy_computes_as_its_network(make):
         np.testing.assert_allclose(np.mean(found["P1"], axis=(1, 2)), expected, atol=1e-5 * scale)
 
 
-def test_a_network_may_be_adapted_before_compile():
-    source, images = network(adapted=False), pixels(0).astype(np.float32)
-    model = keras_sslhsic.SSLHSIC(source, 8, 4, views=PIXELS, weight_ema=0.9)
-    next(layer for layer in source.layers if isinstance(layer, keras.layers.Normalization)).adapt(images)
-    model.compile(keras_sslhsic.LARS(0.1))
-    for twin in (model.target_encoder, model.ema_encoder):
-        np.testing.assert_array_equal(twin(images), source(images))
+def change(source):
+    """Gives a network other weights, as `load_weights` does, and adapts it."""
+    rng = np.random.default_rng(7)
+    given = [rng.uniform(0.5, 1.0, weight.shape).astype(weight.dtype) for weight in source.get_weights()]
+    source.set_weights(given)
+    normalisation_of(source).adapt(pixels(20))
+
+
+def normalisation_of(source):
+    return next(layer for layer in source.layers if isinstance(layer, keras.layers.Normalization))
+
+
+def trainer():
+    return keras_sslhsic.SSLHSIC(network(adapted=False), 8, 4, views=PIXELS, weight_ema=0.5)
+
+
+@pytest.mark.parametrize("train", ["fit", "train_on_batch"])
+@pytest.mark.parametrize("early", [True, False])
+def test_copies_begin_with_the_weights_at_the_first_step(train, early):
+    model = trainer()
+    if early:
+        change(model.encoder)
+    model.compile(keras.optimizers.SGD(0.0))
+    assert len(model.copies) == 3
+    if early:
+        for source, copy in model.copies:
+            for found, expected in zip(copy.get_weights(), source.get_weights(), strict=True):
+                np.testing.assert_array_equal(found, expected)
+    else:
+        change(model.encoder)
+    model.projector.set_weights([weight + 1 for weight in model.projector.get_weights()])
+    getattr(model, train)(pixels(0), **({"batch_size": 8, "verbose": 0} if train == "fit" else {}))
+    for source, copy in model.copies:
+        for found, expected in zip(ema.parameters(copy), ema.parameters(source), strict=True):
+            np.testing.assert_array_equal(found, expected)
+    for copy in (model.target_encoder, model.ema_encoder):
+        np.testing.assert_array_equal(normalisation_of(copy).mean, normalisation_of(model.encoder).mean)
+
+
+def test_copies_keep_weights_of_their_own():
+    model = trainer()
+    own = [np.full_like(weight, 0.5) for weight in model.target_encoder.get_weights()]
+    model.target_encoder.set_weights(own)
+    change(model.encoder)
+    model.compile(keras.optimizers.SGD(0.0))
+    for found, expected in zip(model.target_encoder.get_weights(), own, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_copies_of_a_training_are_not_made_anew():
+    model = trainer()
+    model.compile(keras.optimizers.SGD(0.0))
+    model.train_on_batch(pixels(0))
+    before = [weight.numpy() for weight in ema.parameters(model.target_encoder)]
+    change(model.encoder)
+    model.compile(keras.optimizers.SGD(0.0))
+    for found, expected in zip(ema.parameters(model.target_encoder), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.filterwarnings("ignore:.* is done, at epoch")
