@@ -162,11 +162,10 @@ class Method(Trainer):
             compat.copy_trainable(self.encoder, self.target_encoder)
             compat.copy_trainable(self.projector, self.target_projector)
 
-    @property
     def copies(self) -> list[tuple[keras.Model, keras.Model]]:
         """Those of the trainer, and the target's networks."""
         targets = [(self.encoder, self.target_encoder), (self.projector, self.target_projector)]
-        return super().copies + (targets if self.target else [])
+        return super().copies() + (targets if self.target else [])
 
     def set_target_decay(self, decay: TargetDecay) -> None:
         """Chooses the schedule of the target's average, before the step is traced."""

@@ -40,8 +40,8 @@ def copy_again(network: keras.Model, twin: keras.Model) -> None:
 
 def _digest(network: keras.Model) -> str:
     digest = hashlib.sha256()
-    for weight in network.weights:
-        digest.update(keras.ops.convert_to_numpy(weight).tobytes())
+    for weight in network.get_weights():
+        digest.update(weight.tobytes())
     return digest.hexdigest()
 
 

@@ -113,7 +113,6 @@ class Trainer(EncodingModel):
     def prepare(self) -> None:
         """Does what `compile` has to do with the method's networks, before it reads what is trainable."""
 
-    @property
     def copies(self) -> list[tuple[keras.Model, keras.Model]]:
         """The networks that follow another one, each as (the other one, its copy)."""
         return [] if self.ema_encoder is None else [(self.encoder, self.ema_encoder)]
@@ -359,7 +358,7 @@ class Trainer(EncodingModel):
     def _begin(self) -> None:
         """Before the first step copies begin anew, where their networks were given other weights since, and they were not."""
         if int(self.step.numpy()) == 0:
-            for network, twin in self.copies:
+            for network, twin in self.copies():
                 ema.copy_again(network, twin)
 
     def _trace_for(self, spec: Any) -> None:

@@ -102,16 +102,16 @@ def test_copies_begin_with_the_weights_at_the_first_step(train, early):
     if early:
         change(model.encoder)
     model.compile(keras.optimizers.SGD(0.0))
-    assert len(model.copies) == 3
+    assert len(model.copies()) == 3
     if early:
-        for source, copy in model.copies:
+        for source, copy in model.copies():
             for found, expected in zip(copy.get_weights(), source.get_weights(), strict=True):
                 np.testing.assert_array_equal(found, expected)
     else:
         change(model.encoder)
     model.projector.set_weights([weight + 1 for weight in model.projector.get_weights()])
     getattr(model, train)(pixels(0), **({"batch_size": 8, "verbose": 0} if train == "fit" else {}))
-    for source, copy in model.copies:
+    for source, copy in model.copies():
         for found, expected in zip(ema.parameters(copy), ema.parameters(source), strict=True):
             np.testing.assert_array_equal(found, expected)
     for copy in (model.target_encoder, model.ema_encoder):
