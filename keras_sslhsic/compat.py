@@ -417,39 +417,6 @@ def set_trainable(model: keras.Model, trainable: bool) -> None:
         layer.trainable = trainable
 
 
-def copy_state(source: keras.Layer, twin: keras.Layer) -> None:
-    """Gives a twin the weights of a layer or network, and what its layers hold beside these, as if it was saved and loaded."""
-    twin.set_weights(source.get_weights())
-    _load_state(source, twin)
-
-
-def settle(network: keras.Layer) -> None:
-    """Has layers make of their weights, which were assigned, what else they hold, as where Keras loads them."""
-    _load_state(network, network)
-
-
-def own_state(operation: Any) -> dict[str, Any]:
-    """What a layer of one's own saves, if it does so in its own way: weights, and what it holds beside them; {} of others."""
-    store: dict[str, Any] = {}
-    if isinstance(operation, keras.Layer) and _loads_itself(operation):
-        operation.save_own_variables(store)
-    return store
-
-
-def _load_state(source: keras.Layer, twin: keras.Layer) -> None:
-    for original, layer in zip(every_layer(source), every_layer(twin), strict=True):
-        # `Normalization` computes with a mean and a variance that it made of its weights.
-        if hasattr(original, "finalize_state") or _loads_itself(original):
-            store: dict[str, Any] = {}
-            original.save_own_variables(store)
-            layer.load_own_variables(store)
-
-
-def _loads_itself(layer: keras.Layer) -> bool:
-    """Whether it is no layer of Keras's, and reads files in its own way; Keras's others hold weights alone."""
-    return not type(layer).load_own_variables.__module__.startswith("keras.")
-
-
 NOTE = "keras_sslhsic"  # attribute of a .weights.h5 file, member of a .keras file: JSON
 
 # What layers save since Keras 3.14, with the values under which they compute what they did before. Older Keras takes no such

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_sslhsic import compat
+from keras_sslhsic.encoders import copying
 from keras_sslhsic.encoders.spec import Stage
 
 _SIDE = 1024  # pixels, with which strides are measured
@@ -69,7 +70,7 @@ def dense_copy(network: keras.Model, stages: Mapping[str, Stage], output_stride:
     source = keras.Model(network.inputs, outputs, name=network.name)
     images = keras.Input((None, None, network.input_shape[-1]), name="normalised")
     clone = keras.models.clone_model(source, input_tensors=[images], clone_function=copy)
-    compat.copy_state(source, clone)
+    copying.copy_state(source, clone)
     [(_, side, *_)] = compat.shapes(clone, [clone.output[last]], (1, _SIDE, _SIDE, images.shape[-1]))
     if round(_SIDE / side) != output_stride:
         raise ValueError(

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_sslhsic import compat
+from keras_sslhsic.encoders import copying
 
 
 def fold_batch_norm(network: keras.Model) -> keras.Model:
@@ -58,7 +59,7 @@ def fold_batch_norm(network: keras.Model) -> keras.Model:
         if layer.name in folded:
             twins[folded[layer.name].name].set_weights(_folded(folded[layer.name], layer))
         elif layer.name in twins and layer.name not in biased:
-            compat.copy_state(layer, twins[layer.name])
+            copying.copy_state(layer, twins[layer.name])
     return clone
 
 

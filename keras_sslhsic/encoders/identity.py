@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_sslhsic import compat
+from keras_sslhsic.encoders import copying
 
 _PREFIX = "2-"
 # Of a config: names, which Keras numbers anew in every process, and what does not compute. Precision is looked at by itself.
@@ -59,7 +60,7 @@ def _operation(operation: Any) -> str:
         [_plain(keras.ops.convert_to_numpy(weight)) for weight in own],
         [_operation(layer) for layer in inner],
     ]
-    state = compat.own_state(operation)
+    state = copying.own_state(operation)
     return _digest([*parts, _plain(state)] if state else parts)
 
 

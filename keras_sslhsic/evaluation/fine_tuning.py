@@ -17,7 +17,7 @@ from tqdm import tqdm
 from keras_sslhsic import checks, compat, files
 from keras_sslhsic.data.python_map import as_raised
 from keras_sslhsic.data.subsets import stratified_subset
-from keras_sslhsic.encoders import Encoder, check_images
+from keras_sslhsic.encoders import Encoder, check_images, copying
 from keras_sslhsic.encoders.spec import EncoderSpec
 from keras_sslhsic.evaluation import metrics
 from keras_sslhsic.evaluation.descent import compile_for, descend
@@ -33,7 +33,7 @@ from keras_sslhsic.evaluation.sweep import (
     training_settings,
     warn_of_batch,
 )
-from keras_sslhsic.training import ema, penalties
+from keras_sslhsic.training import penalties
 from keras_sslhsic.training.strategy import warn_of_own_statistics
 
 
@@ -425,4 +425,4 @@ def _copy(encoder: keras.Model) -> keras.Model:
             f"Only a functional or sequential model can be copied, found {type(encoder).__name__} {encoder.name!r}: give "
             "in_place=True and one recipe, or wrap it in keras.Model(images, encoder(images))."
         )
-    return ema.copy_of(encoder, encoder.name)
+    return copying.copy_of(encoder, encoder.name)

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic import checks, compat, losses
-from keras_sslhsic.encoders import heads, small_maps
+from keras_sslhsic.encoders import copying, heads, small_maps
 from keras_sslhsic.losses.base import registered
 from keras_sslhsic.registries import Registry
 from keras_sslhsic.training import ema
@@ -111,8 +111,8 @@ class Method(Trainer):
         self.target_encoder: Any = None
         self.target_projector: Any = None
         if self.target:
-            self.target_encoder = ema.copy_of(encoder, "target_encoder")
-            self.target_projector = ema.copy_of(self.projector, "target_projector")
+            self.target_encoder = copying.copy_of(encoder, "target_encoder")
+            self.target_projector = copying.copy_of(self.projector, "target_projector")
             for network in (self.target_encoder, self.target_projector):
                 compat.freeze_but_keep_batch_statistics(network)
             small_maps.multiply_on_small_maps(self.target_encoder)

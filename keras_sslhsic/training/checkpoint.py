@@ -18,6 +18,7 @@ import numpy as np
 
 from keras_sslhsic import compat
 from keras_sslhsic.data.images import Images
+from keras_sslhsic.encoders import copying
 from keras_sslhsic.files import display, open_regular, written_whole
 from keras_sslhsic.lock import held
 from keras_sslhsic.training import older_files, state
@@ -241,7 +242,7 @@ class Checkpoint(keras.callbacks.Callback):
                 values = older_files.checkpoint_values(values, meta["format"], model)
             state.assign(state.variables(model), values)
             for network in model.layers:
-                compat.settle(network)
+                copying.settle(network)
         except ValueError as error:
             raise ValueError(
                 f"{display(file)} is the checkpoint of another model or optimizer: {display(error)}. Give another directory, "

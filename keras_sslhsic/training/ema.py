@@ -1,6 +1,5 @@
 """Exponential moving averages of one network's variables in another, inside the training step."""
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,41 +7,6 @@ import keras
 import tensorflow as tf
 
 from keras_sslhsic import compat
-
-
-def copy_of(network: keras.Model, name: str) -> keras.Model:
-    """A second network of the same architecture, with the same values and its own variables.
-
-    Raises:
-        ValueError: if it has layers that cannot be made again of their configs.
-    """
-    try:
-        twin = keras.models.clone_model(network)
-    except (ValueError, TypeError, NotImplementedError) as error:
-        reason = " ".join(str(error).split()).split(". ")[0].rstrip(".")
-        raise ValueError(
-            f"The network {network.name!r} must be one that can be copied, and one of its layers cannot ({reason}): give "
-            "layers of your own a get_config, and use operations of keras.ops in place of Lambda layers."
-        ) from error
-    twin.name = name
-    compat.copy_state(network, twin)
-    twin.copied = _digest(twin)
-    return twin
-
-
-def copy_again(network: keras.Model, twin: keras.Model) -> None:
-    """Copies a network once more into what `copy_of` made of it, if it has other weights by now, and the copy has not."""
-    held = _digest(network)
-    if held != twin.copied == _digest(twin):
-        compat.copy_state(network, twin)
-        twin.copied = held
-
-
-def _digest(network: keras.Model) -> str:
-    digest = hashlib.sha256()
-    for weight in network.get_weights():
-        digest.update(weight.tobytes())
-    return digest.hexdigest()
 
 
 def update(averages: Sequence[keras.Variable], values: Sequence[keras.Variable], decay: Any) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_sslhsic import compat
 from keras_sslhsic.data.images import unpack, warn_of_left_out
 from keras_sslhsic.data.python_map import as_raised
-from keras_sslhsic.encoders import network_to_train, small_maps, unlabelled, with_preprocessing
+from keras_sslhsic.encoders import copying, network_to_train, small_maps, unlabelled, with_preprocessing
 from keras_sslhsic.encoders.checks import check_network, warn_of_top
 from keras_sslhsic.files import written_whole
 from keras_sslhsic.training import ema, inputs, streams
@@ -55,7 +55,7 @@ class EncodingModel(keras.Model):
         if not 0.0 <= decay < 1.0:
             raise ValueError(f"weight_ema must be None or in [0, 1), found {decay}.")
         if self.ema_encoder is None:
-            self.ema_encoder = ema.copy_of(self.encoder, "ema_encoder")
+            self.ema_encoder = copying.copy_of(self.encoder, "ema_encoder")
             self.ema_encoder.trainable = False
             unlabelled.note_trained(self.ema_encoder, self.policy.mean, self.policy.std)
         self.weight_ema = decay

@@ -211,9 +211,7 @@ def _check_views(given: Sides, wanted: Sides, normalised: int) -> None:
         return
     advice = f"build it with input_shape=({height}, {width}, {channels})"
     if channels != wanted[-1] == normalised:
-        advice += (
-            f" and give it views whose mean and std have as many numbers as the images channels ({channels})"
-        )
+        advice += f" and give it views whose mean and std have as many numbers as the images have channels ({channels})"
     if channels == wanted[-1]:
         advice += f", or give views of its size, for example views.byol({wanted[0]})"
     else:

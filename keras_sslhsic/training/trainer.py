@@ -15,12 +15,12 @@ import tensorflow as tf
 from keras_sslhsic import checks, compat
 from keras_sslhsic.data.images import Images, unpack
 from keras_sslhsic.data.python_map import as_raised
+from keras_sslhsic.encoders import copying
 from keras_sslhsic.hsic import replicas
 from keras_sslhsic.losses import Hiddens, Objective
 from keras_sslhsic.training import (
     classifier,
     diagnostics,
-    ema,
     inputs,
     lars,
     older_files,
@@ -359,7 +359,7 @@ class Trainer(EncodingModel):
         """Before the first step copies begin anew, where their networks were given other weights since, and they were not."""
         if int(self.step.numpy()) == 0:
             for network, twin in self.copies():
-                ema.copy_again(network, twin)
+                copying.copy_again(network, twin)
 
     def _trace_for(self, spec: Any) -> None:
         """Has the step traced anew for other batches: TensorFlow would make general in size whatever differs, and the views

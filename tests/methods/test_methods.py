@@ -243,7 +243,7 @@ def test_heads_are_those_of_the_papers(monkeypatch):
     # Shapes alone are looked at.
     monkeypatch.setattr("keras_sslhsic.encoders.heads.fan_in_normal", lambda _: "zeros")
     monkeypatch.setattr(
-        "keras_sslhsic.training.ema.copy_of", lambda network, name: keras.models.clone_model(network)
+        "keras_sslhsic.encoders.copying.copy_of", lambda network, name: keras.models.clone_model(network)
     )
     for name, expected in HEADS.items():
         model = methods.METHODS[name](encoder())

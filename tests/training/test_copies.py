@@ -8,7 +8,7 @@ import pytest
 
 import keras_sslhsic
 from keras_sslhsic import callbacks, views
-from keras_sslhsic.encoders import encoder_hash, with_preprocessing
+from keras_sslhsic.encoders import copying, encoder_hash, with_preprocessing
 from keras_sslhsic.encoders.folding import fold_batch_norm
 from keras_sslhsic.training import ema
 
@@ -61,7 +61,7 @@ def pixels(seed):
 
 def test_what_a_layer_of_ones_own_holds_is_part_of_the_hash():
     source = of_ones_own()
-    twin = ema.copy_of(source, "twin")
+    twin = copying.copy_of(source, "twin")
     assert encoder_hash(twin) == encoder_hash(source)
     next(layer for layer in twin.layers if isinstance(layer, Doubled)).offset = 1.0
     assert encoder_hash(twin) != encoder_hash(source)
@@ -71,7 +71,7 @@ def test_what_a_layer_of_ones_own_holds_is_part_of_the_hash():
 def test_a_copy_computes_as_its_network(make):
     source, images = make(), pixels(0).astype(np.float32)
     expected = np.asarray(source(images))
-    np.testing.assert_array_equal(ema.copy_of(source, "twin")(images), expected)
+    np.testing.assert_array_equal(copying.copy_of(source, "twin")(images), expected)
     scale = np.abs(expected).max()  # float32, 27 terms
     np.testing.assert_allclose(fold_batch_norm(source)(images), expected, atol=1e-5 * scale)
     encoder = with_preprocessing(source, 0.0, 1 / 255)

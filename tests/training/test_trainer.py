@@ -895,8 +895,10 @@ def test_channels_that_do_not_suit_the_views(images, channels):
     model.compile()
     with pytest.raises(
         ValueError, match=r"read the images with channels=1 \(channels: 1 in the data of a config\)"
-    ):
+    ) as caught:
         model.fit(images, batch_size=8)
+    if channels == 1:  # another encoder alone would not do
+        assert "input_shape=(8, 8, 3) and give it views whose mean and std have as many" in str(caught.value)
 
 
 @pytest.mark.slow
